@@ -1,0 +1,18 @@
+"""Public checkpoints, loaded strictly: one file per source, key names in, key names out."""
+
+from pointvit.checkpoints.checkpoint import SOURCES, Checkpoint
+from pointvit.checkpoints.files import CheckpointError
+from pointvit.checkpoints.loading import LoadReport, load_checkpoint, load_into
+from pointvit.checkpoints.saving import load, save, save_checkpoint
+
+__all__ = [
+    "SOURCES",
+    "Checkpoint",
+    "CheckpointError",
+    "LoadReport",
+    "load",
+    "load_checkpoint",
+    "load_into",
+    "save",
+    "save_checkpoint",
+]

@@ -1,0 +1,180 @@
+"""Loading a checkpoint into a model, strictly, with a report of every tensor."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pointvit.checkpoints import native
+from pointvit.checkpoints.checkpoint import Checkpoint, resampled_positions
+from pointvit.checkpoints.files import CheckpointError
+from pointvit.tokenizers import ImageTokenizerConfig
+
+if TYPE_CHECKING:
+    from pointvit.model import Pair, ViT
+
+FRONT_END = ("tokenizer.",)
+HEAD = ("pool.", "fc_norm.", "pre_logits.", "head.")
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every tensor of a file and every parameter of the model."""
+
+    source: str
+    file: str
+    loaded: list[str] = field(default_factory=list)
+    """Parameters of the model that came from the file."""
+    resampled: list[str] = field(default_factory=list)
+    """Those among them that were resampled to another grid."""
+    set_aside: dict[str, str] = field(default_factory=dict)
+    """Tensors of the file that the model has no place for -> why."""
+    new: list[str] = field(default_factory=list)
+    """Parameters of the front end and head that start from their initialisation."""
+    missing: list[str] = field(default_factory=list)
+    """Parameters that the file should have held."""
+    unexpected: list[str] = field(default_factory=list)
+    """Tensors of the file that are not understood."""
+    coverage: float = 0.0
+    """Share of the trunk's numbers (class and register tokens included) that came from the file."""
+
+    def __str__(self) -> str:
+        rows = [
+            ("loaded", len(self.loaded), ""),
+            ("resampled", len(self.resampled), ", ".join(self.resampled)),
+            *(("set aside", names.count(",") + 1, f"{names}: {why}") for why, names in self._by_reason().items()),
+            ("new", len(self.new), _shorten(self.new)),
+            ("missing", len(self.missing), _shorten(self.missing)),
+            ("unexpected", len(self.unexpected), _shorten(self.unexpected)),
+        ]
+        lines = [f"{self.file} ({self.source}), {self.coverage:.1%} of the trunk"]
+        lines += [f"  {label:<10} {count:>4}  {detail}".rstrip() for label, count, detail in rows if count]
+        return "\n".join(lines)
+
+    def _by_reason(self) -> dict[str, str]:
+        grouped: dict[str, list[str]] = {}
+        for name, why in self.set_aside.items():
+            grouped.setdefault(why, []).append(name)
+        return {why: ", ".join(names) for why, names in grouped.items()}
+
+
+def load_checkpoint(model: ViT | Pair, path: str | os.PathLike[str], source: str = "auto") -> LoadReport:
+    """Loads a 2D ViT checkpoint into a model that exists already; the model is untouched if anything is wrong.
+
+    A pair is loaded through its image encoder, which holds the shared trunk.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CheckpointError: unless every tensor of the file is loaded or set aside for a named reason, and everything the
+            trunk needs came from the file.
+    """
+    from pointvit.model import Pair
+
+    target = model.image if isinstance(model, Pair) else model
+    checkpoint = Checkpoint.open(path, source)
+    _check_arithmetic(target, checkpoint)
+    return load_into(target, checkpoint)
+
+
+def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
+    """As :func:`load_checkpoint`, for an opened checkpoint whose settings the model has."""
+    offered, resampled = _offered(model, checkpoint)
+    wanted = model.state_dict()
+    report = LoadReport(checkpoint.source.name, str(checkpoint.path), set_aside=dict(checkpoint.set_aside))
+    own_front_end = _modality(checkpoint) == model.config.modality
+    for name, tensor in offered.items():
+        reason = _set_aside_reason(name, tensor, wanted, own_front_end)
+        if reason is not None:
+            report.set_aside[name] = reason
+        elif name not in wanted:
+            report.unexpected.append(name)
+        elif wanted[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{checkpoint.path}: {name} has shape {tuple(tensor.shape)}, the model's has {tuple(wanted[name].shape)}"
+            )
+        elif not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
+        else:
+            report.loaded.append(name)
+    report.resampled.extend(resampled)
+    for name in wanted.keys() - offered.keys() | report.set_aside.keys() & wanted.keys():
+        fresh = name.startswith(HEAD) or (not own_front_end and name.startswith(FRONT_END))
+        (report.new if fresh else report.missing).append(name)
+    report = _with_coverage(report, wanted)
+    if report.missing or report.unexpected:
+        raise CheckpointError(_failure(report))
+    with torch.no_grad():
+        for name in report.loaded:
+            wanted[name].copy_(offered[name])
+    model.meta.source = {
+        "file": checkpoint.path.name,
+        "sha256": checkpoint.sha256,
+        "format": checkpoint.source.name,
+    }
+    return report
+
+
+def _offered(model: ViT, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], list[str]]:
+    """The file's tensors under the model's names, with positions on the model's grid; and which were resampled."""
+    offered = dict(checkpoint.tensors)
+    tokenizer = model.config.tokenizer
+    if not isinstance(tokenizer, ImageTokenizerConfig) or "pos_embed" not in offered:
+        return offered, []
+    cls_pos, offered["tokenizer.pos_embed"], changed = resampled_positions(checkpoint, tokenizer.grid)
+    del offered["pos_embed"]
+    if cls_pos is not None:
+        offered["tokenizer.cls_pos"] = cls_pos
+    return offered, ["tokenizer.pos_embed"] if changed else []
+
+
+def _set_aside_reason(name: str, tensor: Tensor, wanted: dict[str, Tensor], own_front_end: bool) -> str | None:
+    if name == "pos_embed":
+        return "2D positions, which points have no use for"
+    if name.startswith(FRONT_END) and not own_front_end:
+        return "the other modality's front end"
+    if name.startswith(HEAD) and (name not in wanted or wanted[name].shape != tensor.shape):
+        return "the file's head, the model has its own"
+    if name.startswith(HEAD) and not own_front_end:
+        return "the file's head, trained on the other modality"
+    return None
+
+
+def _modality(checkpoint: Checkpoint) -> str:
+    return "points" if "tokenizer.embed.first.0.weight" in checkpoint.tensors else "image"
+
+
+def _check_arithmetic(model: ViT, checkpoint: Checkpoint) -> None:
+    """Refuses a file whose settings differ from the model's: it would load cleanly and compute something else."""
+    if checkpoint.source is native.SOURCE and not checkpoint.config:
+        return
+    checkpoint.adapt(model.config)
+    theirs, ours = checkpoint.trunk_config(), model.config.trunk
+    for name in ("num_heads", "norm_eps", "activation", "qkv_bias", "norm_pre"):
+        if getattr(theirs, name) != getattr(ours, name):
+            raise CheckpointError(
+                f"{checkpoint.path}: was trained with {name}={getattr(theirs, name)!r}, the model has "
+                f"{getattr(ours, name)!r}; build it with create_model(..., pretrained=...), which takes the file's"
+            )
+
+
+def _with_coverage(report: LoadReport, wanted: dict[str, Tensor]) -> LoadReport:
+    trunk = {n: t.numel() for n, t in wanted.items() if not n.startswith(FRONT_END + HEAD)}
+    covered = sum(trunk[n] for n in report.loaded if n in trunk)
+    return replace(report, new=sorted(report.new), missing=sorted(report.missing), coverage=covered / sum(trunk.values()))
+
+
+def _failure(report: LoadReport) -> str:
+    parts = []
+    if report.missing:
+        parts.append(f"lacks {len(report.missing)} tensors the model needs ({_shorten(report.missing)})")
+    if report.unexpected:
+        parts.append(f"holds {len(report.unexpected)} tensors the model has no place for ({_shorten(report.unexpected)})")
+    return f"{report.file} ({report.source}): {' and '.join(parts)}; nothing was loaded"
+
+
+def _shorten(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f", ... {len(names) - most} more" if len(names) > most else "")

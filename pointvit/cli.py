@@ -1,0 +1,67 @@
+"""The ``pointvit`` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "fit": "train a point classifier: pointvit fit --config configs/x.yaml",
+    "validate": "score a checkpoint on the held-out part of the training split",
+    "test": "score a checkpoint on the test split",
+    "predict": "name the class of files: pointvit predict MODEL FILE...",
+    "demo": "the whole idea in a few minutes, on data made here",
+    "doctor": "say what is installed and which back ends work",
+}
+LIGHTNING = ("fit", "validate", "test")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args and args[0] in ("-V", "--version"):
+        from pointvit import __version__
+
+        print(f"pointvit {__version__}")
+        return 0
+    if not args or args[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if args else 2
+    command, rest = args[0], args[1:]
+    if command not in COMMANDS:
+        from pointvit.config import near
+
+        return _fail(f"unknown command {command!r}; {near(command, COMMANDS)}")
+    try:
+        return _run(command, rest)
+    except (ValueError, OSError, FloatingPointError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted")
+
+
+def _run(command: str, args: list[str]) -> int:
+    if command in LIGHTNING:
+        from pointvit.training.cli import run_lightning
+
+        run_lightning([command, *args])
+        return 0
+    from pointvit import commands
+
+    function = {"predict": commands.predict, "demo": commands.demo, "doctor": commands.doctor}[command]
+    return function(args)
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return f"usage: pointvit COMMAND ...\n\n{rows}\n\nEach command has its own --help."
+
+
+def _fail(message: str) -> int:
+    print(f"pointvit: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

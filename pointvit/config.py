@@ -1,0 +1,109 @@
+"""The complete description of a model as data: dataclasses that are checked, overridden by name, and saved as JSON."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
+from pointvit.trunk import TrunkConfig
+
+POSITION_MODES = ("once", "every_block")
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Tokenizer, trunk, pool and head of one encoder."""
+
+    trunk: TrunkConfig = field(default_factory=TrunkConfig)
+    tokenizer: ImageTokenizerConfig | PointTokenizerConfig = field(default_factory=ImageTokenizerConfig)
+    num_classes: int = 1000
+    """0 for no head."""
+    class_token: bool = True
+    num_reg_tokens: int = 0
+    """Register tokens (Darcet et al. 2024), behind the class token, without positions."""
+    pos_mode: str = "once"
+    """Where positions are added: ``once`` (ViT, Uni3D) or at ``every_block`` (Point-BERT, Point-MAE, Pix4Point)."""
+    global_pool: str = "cls"
+    fc_norm: bool = False
+    """A LayerNorm behind the pool (with ``final_norm=False`` it replaces the trunk's)."""
+    representation_size: int | None = None
+    """Width of the tanh layer before the head (section 3.1 of the ViT paper: the pre-training head), or None."""
+    head: str = "linear"
+    head_drop_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.pos_mode not in POSITION_MODES:
+            raise ValueError(f"pos_mode must be one of {', '.join(POSITION_MODES)}, got {self.pos_mode!r}")
+        if self.num_classes < 0 or self.num_reg_tokens < 0:
+            raise ValueError("num_classes and num_reg_tokens must not be negative")
+
+    @property
+    def modality(self) -> str:
+        """``image`` or ``points``."""
+        return "points" if isinstance(self.tokenizer, PointTokenizerConfig) else "image"
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        return int(self.class_token) + self.num_reg_tokens
+
+    def override(self, settings: Mapping[str, Any]) -> ViTConfig:
+        """The same model with some settings changed by name, wherever they live (``num_groups``, ``norm_eps`` ...).
+
+        Raises:
+            ValueError: for a name that no part of this model has; near matches are listed.
+        """
+        parts: dict[str, dict[str, Any]] = {"trunk": {}, "tokenizer": {}, "": {}}
+        owners = {"trunk": self.trunk, "tokenizer": self.tokenizer, "": self}
+        for name, value in settings.items():
+            for part, owner in owners.items():
+                if name not in owners and name in (f.name for f in fields(owner)):
+                    parts[part][name] = _pair(value) if name in ("img_size", "patch_size") else value
+                    break
+            else:
+                known = [f.name for owner in owners.values() for f in fields(owner) if f.name not in owners]
+                raise ValueError(f"unknown model setting {name!r} for an encoder of {self.modality}; {near(name, known)}")
+        trunk, tokenizer = replace(self.trunk, **parts["trunk"]), replace(self.tokenizer, **parts["tokenizer"])
+        return replace(self, trunk=trunk, tokenizer=tokenizer, **parts[""])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"modality": self.modality, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ViTConfig:
+        """The inverse of :meth:`to_dict`, also after a round trip through JSON.
+
+        Raises:
+            ValueError: naming a key that this version does not know.
+        """
+        data = dict(data)
+        kinds = {"image": ImageTokenizerConfig, "points": PointTokenizerConfig}
+        modality = data.pop("modality", None)
+        if modality not in kinds:
+            raise ValueError(f"modality must be image or points, got {modality!r}")
+        tokenizer = _build(kinds[modality], data.pop("tokenizer", {}))
+        return _build(cls, {**data, "trunk": _build(TrunkConfig, data.pop("trunk", {})), "tokenizer": tokenizer})
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A clause naming what ``name`` may have meant."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    return f"did you mean {', '.join(close)}?" if close else f"known are {', '.join(known)}"
+
+
+def _build(kind: type, data: Mapping[str, Any]) -> Any:
+    known = {f.name for f in fields(kind)}
+    for name in data:
+        if name not in known:
+            raise ValueError(f"unknown key {name!r} in a saved {kind.__name__}; {near(name, known)}")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+
+def _pair(value: int | Iterable[int]) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    height, width = value
+    return int(height), int(width)

@@ -1,0 +1,188 @@
+"""Files to points: pick the reader, drop bad rows, sample, centre, cast to float32."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointvit.data import mesh_files, point_files
+from pointvit.data.point_files import Array, Geometry
+
+READERS: dict[str, Callable[[Path], Geometry]] = {
+    ".off": mesh_files.read_off,
+    ".obj": mesh_files.read_obj,
+    ".ply": mesh_files.read_ply,
+    ".stl": mesh_files.read_stl,
+    ".pcd": point_files.read_pcd,
+    ".xyz": point_files.read_table,
+    ".txt": point_files.read_table,
+    ".csv": point_files.read_table,
+    ".npy": point_files.read_numpy,
+    ".npz": point_files.read_numpy,
+    ".h5": point_files.read_hdf5,
+    ".hdf5": point_files.read_hdf5,
+}
+MESH_SAMPLES = 10_000
+
+
+@dataclass
+class PointCloud:
+    """Points of one file; `points + offset` are its coordinates.
+
+    Attributes:
+        points: (P, 3) float32, in the file's unit and axes.
+        normals: (P, 3) float32; of a mesh, the unit normals of the triangles sampled.
+        colors: (P, 3) float32 in [0, 1].
+        offset: (3,) float64, zero unless the cloud lies too far out for float32 (see `read_points`).
+        num_dropped: rows (of a mesh: vertices) left out because of NaN or infinite values.
+    """
+
+    points: NDArray[np.float32]
+    normals: NDArray[np.float32] | None = None
+    colors: NDArray[np.float32] | None = None
+    offset: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    num_dropped: int = 0
+
+
+def read_points(path: str | Path, num_samples: int | None = None, seed: int = 0) -> PointCloud:
+    """File -> points (P, 3) float32, with normals and colours where the file has them.
+
+    A mesh is sampled uniformly by area: `num_samples` points, 10,000 by default. A point file, or a mesh
+    file without faces, gives all its points in the file's order, or a random `num_samples` of them without
+    replacement; where it has fewer, all. One seed gives the same points again; no global random state is
+    touched.
+
+    Coordinates are read in float64. Where the step of float32 at the largest of them exceeds 1/100,000 of
+    the cloud's extent (survey coordinates), the mean is subtracted before the cast and kept as `offset`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a folder, an unknown extension, a damaged file, no finite point, or a mesh without area.
+        ImportError: the format needs Open3D (STL, PCD, binary PLY), which is not installed.
+    """
+    path = Path(path)
+    geometry, num_dropped = _drop_non_finite(path, _reader(path)(path))
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(
+            f"num_samples: expected at least 1, or None for all points of {path}, got {num_samples}."
+        )
+    rng = np.random.default_rng(seed)
+    if geometry.triangles is None:
+        geometry = _choose(geometry, num_samples, rng)
+    else:
+        geometry = _sample_surface(path, geometry, num_samples or MESH_SAMPLES, rng)
+    offset = _offset(geometry.points)
+    return PointCloud(
+        points=(geometry.points - offset).astype(np.float32),
+        normals=None if geometry.normals is None else geometry.normals.astype(np.float32),
+        colors=None if geometry.colors is None else _unit_range(geometry.colors),
+        offset=offset,
+        num_dropped=num_dropped,
+    )
+
+
+def unit_sphere(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(P, 3) -> (P, 3): mean at the origin, farthest point at radius 1; a single place gives zeros."""
+    centered = points - points.mean(axis=0, dtype=np.float64)
+    radius = np.linalg.norm(centered, axis=1).max()
+    return np.asarray(centered / radius if radius > 0 else centered, dtype=np.float32)
+
+
+def sample_triangles(
+    triangles: Array, num_samples: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], Array]:
+    """(T, 3, 3) corners -> indices (S,) of triangles drawn by area, and (S, 3) weights of their corners.
+
+    The weights make points uniform inside a triangle (Osada et al., Shape Distributions, 2002). Raises
+    ValueError where the triangles have no area.
+    """
+    a, b, c = triangles[:, 0], triangles[:, 1], triangles[:, 2]
+    area = np.cumsum(np.linalg.norm(np.cross(b - a, c - a), axis=1))
+    if not area[-1] > 0:
+        raise ValueError(f"expected triangles with a positive total area, got {len(triangles)} without any.")
+    # A draw within rounding of 1 may fall behind the last triangle.
+    chosen = np.searchsorted(area, rng.random(num_samples) * area[-1], side="right").clip(max=len(area) - 1)
+    root, along = np.sqrt(rng.random(num_samples)), rng.random(num_samples)
+    return chosen, np.stack([1 - root, root * (1 - along), root * along], axis=1)
+
+
+def _reader(path: Path) -> Callable[[Path], Geometry]:
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder; expected one file (PointCloudFolder reads a folder of class folders)."
+        )
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.suffix.lower() not in READERS:
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}; expected one of {', '.join(READERS)}.")
+    return READERS[path.suffix.lower()]
+
+
+def _drop_non_finite(path: Path, geometry: Geometry) -> tuple[Geometry, int]:
+    """Without the rows, or the triangles at the vertices, that float32 cannot hold."""
+    if len(geometry.points) == 0:
+        raise ValueError(f"{path} holds no points: it is empty, cut short, or not a {path.suffix} file.")
+    columns = [geometry.points] if geometry.triangles is not None else _point_columns(geometry)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(np.concatenate(columns, axis=1).astype(np.float32))
+    good: NDArray[np.bool_] = np.all(finite, axis=1)
+    if good.all():
+        return geometry, 0
+    if not good.any():
+        raise ValueError(f"{path}: all {len(good)} points are NaN or infinite.")
+    if geometry.triangles is None:
+        return _take(geometry, good), int((~good).sum())
+    kept = geometry.triangles[good[geometry.triangles].all(axis=1)]
+    return Geometry(geometry.points, kept, geometry.normals, geometry.colors), int((~good).sum())
+
+
+def _point_columns(geometry: Geometry) -> list[Array]:
+    return [column for column in (geometry.points, geometry.normals, geometry.colors) if column is not None]
+
+
+def _take(geometry: Geometry, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Geometry:
+    return Geometry(
+        points=geometry.points[rows],
+        normals=None if geometry.normals is None else geometry.normals[rows],
+        colors=None if geometry.colors is None else geometry.colors[rows],
+    )
+
+
+def _choose(geometry: Geometry, num_samples: int | None, rng: np.random.Generator) -> Geometry:
+    if num_samples is None or num_samples >= len(geometry.points):
+        return geometry
+    return _take(geometry, rng.choice(len(geometry.points), num_samples, replace=False))
+
+
+def _sample_surface(path: Path, geometry: Geometry, num_samples: int, rng: np.random.Generator) -> Geometry:
+    assert geometry.triangles is not None
+    corners = geometry.points[geometry.triangles]
+    if not len(corners):
+        raise ValueError(f"{path}: no triangle has three finite corners.")
+    try:
+        chosen, weights = sample_triangles(corners, num_samples, rng)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be sampled by area: {error}") from None
+    picked = corners[chosen]
+    normals = np.cross(picked[:, 1] - picked[:, 0], picked[:, 2] - picked[:, 0])
+    colors = None if geometry.colors is None else geometry.colors[geometry.triangles[chosen]]
+    return Geometry(
+        points=np.einsum("sc,scd->sd", weights, picked),
+        normals=normals / np.linalg.norm(normals, axis=1, keepdims=True),
+        colors=None if colors is None else np.einsum("sc,scd->sd", weights, colors),
+    )
+
+
+def _offset(points: Array) -> NDArray[np.float64]:
+    """The mean where float32 would blur the cloud by more than 1/100,000 of its extent, else zero."""
+    extent = np.ptp(points, axis=0).max()
+    step = np.spacing(np.float32(np.abs(points).max()))
+    # A single place has no extent to blur.
+    return points.mean(axis=0) if 0 < extent < 1e5 * step else np.zeros(3)
+
+
+def _unit_range(colors: Array) -> NDArray[np.float32]:
+    """Colours given as 0..255 or 0..1 -> [0, 1]."""
+    return (colors / 255 if colors.max() > 1 else colors).clip(0, 1).astype(np.float32)

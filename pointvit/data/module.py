@@ -1,0 +1,179 @@
+"""The Lightning DataModule: splits, loaders, and augmentation on the model's device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from pointvit.data.dataset import DataError, PointCloudDataset, split_by_class
+from pointvit.data.folder import PointCloudFolder
+from pointvit.data.modelnet import ModelNet10, ModelNet40
+from pointvit.data.shapes import Shapes
+from pointvit.data.transforms import Compose, RandomScaleTranslate, Transform
+
+DATASETS = ("modelnet40", "modelnet10", "shapes", "folder")
+Batch = tuple[Tensor, Tensor]
+
+
+class PointCloudDataModule(pl.LightningDataModule):
+    """Train, validation and test batches ``(points (B, P, C), labels (B,))``.
+
+    Validation is a seeded, class-balanced part of the training split; the test split is read only by ``test``.
+    Workers only read: training batches are augmented where the model is, each step from its own seed, so that a
+    resumed run sees the numbers an uninterrupted one would.
+    """
+
+    def __init__(
+        self,
+        name: str = "shapes",
+        root: str | None = None,
+        num_points: int = 1024,
+        batch_size: int = 32,
+        val_fraction: float = 0.05,
+        augment: Sequence[Transform] = (RandomScaleTranslate(),),
+        normals: bool = False,
+        shapes_per_class: int | None = None,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """
+        Args:
+            name: ``modelnet40``, ``modelnet10``, ``shapes`` (synthetic, made on first use) or ``folder``.
+            root: the data set's folder; only ``shapes`` has a default.
+            num_points: P.
+            batch_size: clouds per step and device.
+            val_fraction: share of every class of the training split that is held out for validation.
+            augment: transforms of training batches.
+            normals: xyz and normals instead of xyz.
+            shapes_per_class: keep this many training shapes of each class (seeded), or all.
+            num_workers: reading processes; the data is in memory, so 0 is fastest.
+            seed: of the split, the order of batches and the augmentation.
+        """
+        super().__init__()
+        if name not in DATASETS:
+            raise ValueError(f"data.name must be one of {', '.join(DATASETS)}, got {name!r}")
+        if root is None and name != "shapes":
+            raise ValueError(f"data.name={name} needs data.root, the folder of the data set (see data/README.md)")
+        if batch_size < 1:
+            raise ValueError(f"data.batch_size must be at least 1, got {batch_size}")
+        self.name, self.root, self.num_points, self.batch_size = name, root, num_points, batch_size
+        self.val_fraction, self.augment, self.normals = val_fraction, Compose(list(augment)), normals
+        self.shapes_per_class, self.num_workers, self.seed = shapes_per_class, num_workers, seed
+        self._splits: dict[str, PointCloudDataset] = {}
+
+    def setup(self, stage: str) -> None:
+        if stage == "test":
+            self._splits.setdefault("test", self._read("test"))
+        elif "train" not in self._splits:
+            full = self._read("train")
+            train, val = split_by_class(full.labels, self.val_fraction, self.seed)
+            self._splits["train"] = _few_per_class(full.subset(train), self.shapes_per_class, self.seed)
+            self._splits["val"] = full.subset(val)
+
+    def dataset(self, split: str) -> PointCloudDataset:
+        """The data behind ``train``, ``val`` or ``test``, read if it has not been yet."""
+        self.setup("test" if split == "test" else "fit")
+        return self._splits[split]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        data = self._splits["train"]
+        per_device = len(data) // self._world()[1]
+        if per_device < 2:
+            raise DataError(f"training needs at least two shapes per device, got {len(data)}")
+        # A last batch of one sample has no batch statistics, so incomplete batches are left out of an epoch.
+        sampler = EpochSampler(len(data), *self._world(), seed=self.seed)
+        return self._loader(data, sampler, min(self.batch_size, per_device), drop_last=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("test")
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        if self.trainer is None or not self.trainer.training:
+            return batch
+        points, labels = batch
+        seed = step_seed(self.seed, self.trainer.global_step, self.trainer.global_rank)
+        generator = torch.Generator(points.device).manual_seed(seed)
+        return self.augment(points, generator), labels
+
+    def _eval_loader(self, split: str) -> DataLoader[Batch]:
+        data = self._splits[split]
+        rank, world = self._world()
+        # Every sample exactly once, also under DDP: ranks take turns and nothing is repeated to even them out.
+        return self._loader(data, list(range(rank, len(data), world)), 2 * self.batch_size)
+
+    def _loader(self, data: PointCloudDataset, sampler: Any, batch_size: int, drop_last: bool = False) -> DataLoader[Batch]:
+        return DataLoader(
+            data,
+            batch_size=batch_size,
+            sampler=sampler,
+            drop_last=drop_last,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=_as_it_is,
+        )
+
+    def _world(self) -> tuple[int, int]:
+        trainer = self.trainer
+        return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+    def _read(self, split: str) -> PointCloudDataset:
+        if self.name == "shapes":
+            return Shapes(self.root, split=split, num_points=self.num_points)
+        root = Path(os.fspath(self.root or ""))
+        if self.name == "folder":
+            return PointCloudFolder(root, num_points=self.num_points, split=split, seed=self.seed)
+        kind = ModelNet40 if self.name == "modelnet40" else ModelNet10
+        return kind(root, split=split, num_points=self.num_points, normals=self.normals)
+
+
+class EpochSampler(Sampler[int]):
+    """A permutation of the data for every epoch, a function of (seed, epoch) alone; each rank takes its share.
+
+    Lightning calls ``set_epoch``, also when it resumes.
+    """
+
+    def __init__(self, size: int, rank: int = 0, world: int = 1, seed: int = 0) -> None:
+        self.size, self.rank, self.world, self.seed, self.epoch = size, rank, world, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(step_seed(self.seed, self.epoch, stream=1))
+        order = torch.randperm(self.size, generator=generator)
+        return iter(order[self.rank : len(self) * self.world : self.world].tolist())
+
+    def __len__(self) -> int:
+        return self.size // self.world
+
+
+def step_seed(seed: int, step: int, rank: int = 0, stream: int = 0) -> int:
+    """A well-mixed seed for one step of one rank; ``stream`` keeps different uses apart."""
+    return int(np.random.SeedSequence([seed, step, rank, stream]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _few_per_class(data: PointCloudDataset, count: int | None, seed: int) -> PointCloudDataset:
+    if count is None:
+        return data
+    if count < 1:
+        raise ValueError(f"data.shapes_per_class must be at least 1, got {count}")
+    generator = torch.Generator().manual_seed(step_seed(seed, 0, stream=2))
+    order = torch.randperm(len(data), generator=generator)
+    chosen = [order[data.labels[order] == label][:count] for label in range(len(data.class_names))]
+    return data.subset(torch.cat(chosen).sort().values.numpy())
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,166 @@
+"""ViT = tokenizer + trunk + pool + head, for images and for points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pointvit.config import ViTConfig
+from pointvit.pooling import Pool, make_head
+from pointvit.tokenizers import ImageTokenizer, ImageTokenizerConfig, PointTokenizer
+from pointvit.trunk import Trunk
+
+
+@dataclass
+class Metadata:
+    """What travels with the weights so that predicting needs nothing else."""
+
+    class_names: list[str] | None = None
+    num_points: int | None = None
+    """Points per cloud in training; predicting samples as many."""
+    up_axis: str = "z"
+    normalization: str = "unit_sphere"
+    """``unit_sphere`` (centre, radius 1) or ``none``, for points."""
+    image_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    image_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    source: dict[str, str] = field(default_factory=dict)
+    """``file``, ``sha256`` and ``format`` of the checkpoint that initialised the trunk; empty when from scratch."""
+
+
+class ViT(nn.Module):
+    """``(B, C, H, W)`` or ``(B, P, C) -> (B, num_classes)``.
+
+    Top to bottom like figure 1 of the ViT paper (arXiv:2010.11929): tokenizer, class token, positions, encoder, pool,
+    head.
+    """
+
+    def __init__(self, config: ViTConfig, trunk: Trunk | None = None) -> None:
+        """``trunk``: an existing trunk to share instead of a new one."""
+        super().__init__()
+        self.meta = Metadata()
+        dim = config.trunk.embed_dim
+        is_image = isinstance(config.tokenizer, ImageTokenizerConfig)
+        self.tokenizer = ImageTokenizer(config.tokenizer, dim) if is_image else PointTokenizer(config.tokenizer, dim)
+        self.cls_token = _prefix_parameter(1, dim) if config.class_token else None
+        if self.cls_token is None:
+            self.tokenizer.cls_pos = None
+        self.reg_tokens = _prefix_parameter(config.num_reg_tokens, dim) if config.num_reg_tokens else None
+        self.pos_drop = nn.Dropout(config.trunk.drop_rate)
+        self.trunk = Trunk(config.trunk) if trunk is None else trunk
+        self._build_head(config)
+
+    def _build_head(self, config: ViTConfig) -> None:
+        self.config = config
+        self.pool = Pool(config.global_pool, config.trunk, config.num_prefix_tokens, config.class_token)
+        features = self.pool.features
+        self.fc_norm = nn.LayerNorm(features, eps=config.trunk.norm_eps) if config.fc_norm else nn.Identity()
+        size = config.representation_size
+        self.pre_logits = nn.Identity() if size is None else nn.Sequential(nn.Linear(features, size), nn.Tanh())
+        self.head_drop = nn.Dropout(config.head_drop_rate)
+        self.head = make_head(config.head, size or features, config.num_classes)
+        for module in (*self.pre_logits.modules(), *self.head.modules()):
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @property
+    def embed_dim(self) -> int:
+        return self.config.trunk.embed_dim
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.num_classes
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Class and register tokens, which stand before the patches."""
+        return self.config.num_prefix_tokens
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """``(B, C, H, W) | (B, P, C) -> (B, num_classes)``; ``lengths`` (B,) marks padded clouds."""
+        return self.forward_head(self.forward_features(x, lengths))
+
+    def forward_features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """``(B, C, H, W) | (B, P, C) -> (B, prefix + N, D)``: tokens after the final norm (z_L of eq. 3)."""
+        return self.trunk(*self._embed(x, lengths))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """``(B, T, D) -> (B, num_classes)``, or with ``pre_logits`` the representation y of eq. 4 before the head."""
+        x = self.head_drop(self.pre_logits(self.fc_norm(self.pool(x))))
+        return x if pre_logits else self.head(x)
+
+    def forward_intermediates(
+        self, x: Tensor, indices: Sequence[int] | None = None, norm: bool = False, lengths: Tensor | None = None
+    ) -> list[Tensor]:
+        """``(B, ...) -> [(B, prefix + N, D), ...]``: outputs of the blocks ``indices``, all by default."""
+        return self.trunk.forward_intermediates(*self._embed(x, lengths), indices, norm)
+
+    def attention_weights(self, x: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """``(B, ...) -> [(B, H, T, T)] * L``: softmax attention of every block."""
+        return self.trunk.attention_weights(*self._embed(x, lengths))
+
+    def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """``(B, ...) -> (B, prefix + N, D)`` tokens, and the positions still to be added at every block, if any."""
+        tokens = self.tokenizer(x, lengths)
+        prefix = [p for p in (self.cls_token, self.reg_tokens) if p is not None]
+        x = torch.cat([*(p.expand(len(tokens.x), -1, -1) for p in prefix), tokens.x], dim=1)  # eq. 1
+        if tokens.pos is None:
+            return self.pos_drop(x), None
+        pos = torch.cat([self._prefix_positions(tokens.pos), tokens.pos], dim=1)
+        if self.config.pos_mode == "every_block":
+            return self.pos_drop(x), pos
+        return self.pos_drop(x + pos), None
+
+    def _prefix_positions(self, pos: Tensor) -> Tensor:
+        """``(B|1, prefix, D)``: the class token's own position, zero where it and the registers have none."""
+        prefix = pos.new_zeros(len(pos), self.num_prefix_tokens, pos.shape[2])
+        if self.tokenizer.cls_pos is None:
+            return prefix
+        return torch.cat([self.tokenizer.cls_pos.expand(len(pos), -1, -1).to(pos.dtype), prefix[:, 1:]], dim=1)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new head for ``num_classes`` (0: none), optionally with another pool; everything before it is kept."""
+        pool = self.config.global_pool if global_pool is None else global_pool
+        kept = {} if pool != self.config.global_pool else {"fc_norm": self.fc_norm, "pre_logits": self.pre_logits}
+        attn_pool, device = self.pool.attn_pool, next(self.parameters()).device
+        self._build_head(replace(self.config, num_classes=num_classes, global_pool=pool))
+        for name, module in kept.items():
+            setattr(self, name, module)
+        if pool == "map" and attn_pool is not None:
+            self.pool.attn_pool = attn_pool
+        self.to(device)
+
+    def predict(self, source: str | Path | Any, top: int = 5) -> list[tuple[str, float]]:
+        """One file, or one cloud (P, 3), -> the ``top`` most probable ``(class name, probability)``, best first.
+
+        Brings the cloud into the frame the model was trained in, as stored in ``meta``. See
+        :func:`pointvit.inference.predict` for options (batches, up axis).
+        """
+        from pointvit.inference import predict
+
+        return predict(self, [source], top=top)[0]
+
+
+class Pair(nn.Module):
+    """An image and a point encoder on the same trunk, class token and registers: the same Parameter objects."""
+
+    def __init__(self, image: ViT, points: ViT) -> None:
+        super().__init__()
+        if points.config.trunk != image.config.trunk:
+            raise ValueError("a pair shares one trunk, and the two configurations describe different ones")
+        points.trunk, points.cls_token, points.reg_tokens = image.trunk, image.cls_token, image.reg_tokens
+        self.image, self.points = image, points
+
+    @property
+    def trunk(self) -> Trunk:
+        return self.image.trunk
+
+
+def _prefix_parameter(count: int, dim: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.normal_(torch.empty(1, count, dim), std=1e-6 if count == 1 else 0.02))

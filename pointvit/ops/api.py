@@ -1,0 +1,148 @@
+"""The public point operations: argument checks, padding, and the choice of back end."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from pointvit.ops import native, pytorch3d_backend, reference
+
+BACKENDS: dict[str, ModuleType] = {"reference": reference, "torch": native, "pytorch3d": pytorch3d_backend}
+
+
+def available_backends() -> dict[str, str | None]:
+    """Back end name -> None if it can be used, else one line saying why not."""
+    return {"reference": None, "torch": None, "pytorch3d": pytorch3d_backend.why_unavailable()}
+
+
+@torch.no_grad()
+def farthest_point_sample(
+    points: Tensor,
+    num_samples: int,
+    lengths: Tensor | None = None,
+    start: int | Tensor = 0,
+    backend: str = "auto",
+) -> Tensor:
+    """``(B, P, 3) -> (B, G)`` int64: indices of points, each the farthest from all chosen before it.
+
+    Eldar et al. 1997, as PointNet++ (Qi et al. 2017) uses it. Ties go to the lowest index. Indices are unique while
+    the cloud has points left, duplicated coordinates included; after ``length`` samples the sequence repeats from its
+    beginning.
+
+    Args:
+        points: coordinates in any unit; float32 or float64 (half precision is computed in float32).
+        num_samples: G, at least 1; may exceed the number of points.
+        lengths: (B,) number of real points in each row; what stands behind them is never read. None: all P.
+        start: index of the first sample, one for all clouds or (B,).
+        backend: ``auto``, ``torch``, ``pytorch3d`` or ``reference``.
+
+    Raises:
+        ValueError: for shapes, lengths or a start outside these ranges, or an unknown back end.
+    """
+    points, lengths = _checked(points, lengths)
+    _positive("num_samples", num_samples)
+    start = torch.as_tensor(start, device=points.device).long().expand(len(points))
+    if not torch.compiler.is_compiling() and bool(((start < 0) | (start >= lengths)).any()):
+        raise ValueError(f"start must index a point of each cloud (lengths {_short(lengths)}), got {_short(start)}")
+    return _backend(backend).farthest_point_sample(points, num_samples, lengths, start)
+
+
+@torch.no_grad()
+def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor | None = None, backend: str = "auto") -> Tensor:
+    """``(B, G, 3), (B, P, 3) -> (B, G, K)`` int64: indices of the k nearest points, nearest first.
+
+    Euclidean distance, by differences in at least float32; ties go to the lowest index. With fewer than k points the
+    sequence of all points, nearest first, repeats.
+
+    Args:
+        queries: positions to search around, in the unit of ``points``.
+        points: coordinates; float32 or float64 (half precision is computed in float32).
+        k: K, at least 1; may exceed the number of points.
+        lengths: (B,) number of real points in each row of ``points``. None: all P.
+        backend: ``auto``, ``torch``, ``pytorch3d`` or ``reference``.
+
+    Raises:
+        ValueError: for shapes or lengths outside these ranges, or an unknown back end.
+    """
+    points, lengths = _checked(points, lengths)
+    _positive("k", k)
+    return _backend(backend).knn(_checked_queries(queries, points), points, k, lengths)
+
+
+@torch.no_grad()
+def ball_query(
+    queries: Tensor, points: Tensor, radius: float, k: int, lengths: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
+    """``(B, G, 3), (B, P, 3) -> (B, G, K)`` int64: the first k points, by index, within ``radius`` of each query.
+
+    The grouping of PointNet++. With fewer than k inside, their sequence repeats; with none, the nearest point stands
+    in. The boundary counts as inside.
+
+    Args:
+        radius: in the unit of ``points``, greater than 0.
+        k: K, at least 1.
+        backend: ``auto``, ``torch`` or ``reference``.
+
+    Others as in :func:`knn`.
+    """
+    points, lengths = _checked(points, lengths)
+    _positive("k", k)
+    if not radius > 0:
+        raise ValueError(f"radius must be greater than 0, got {radius}")
+    if backend == "pytorch3d":
+        raise ValueError("ball_query has no pytorch3d back end; use backend='torch'")
+    return _backend(backend).ball_query(_checked_queries(queries, points), points, radius, k, lengths)
+
+
+def group(values: Tensor, index: Tensor) -> Tensor:
+    """``(B, P, C), (B, ...) -> (B, ..., C)``: rows of ``values`` at ``index``, of any shape behind the batch."""
+    rows = torch.arange(len(values), device=values.device).view(-1, *(1,) * (index.ndim - 1))
+    return values[rows, index]
+
+
+def _backend(name: str) -> ModuleType:
+    if name == "auto":
+        return native
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be auto, {', '.join(BACKENDS)}, got {name!r}")
+    reason = available_backends()[name]
+    if reason is not None:
+        raise ValueError(f"back end {name!r} cannot be used: {reason}")
+    return BACKENDS[name]
+
+
+def _checked(points: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Points in float32 or float64 with zeros behind their lengths, and the lengths as (B,) int64."""
+    if points.ndim != 3 or points.shape[2] != 3 or points.shape[1] < 1:
+        raise ValueError(f"points must have shape (B, P, 3) with P >= 1, got {tuple(points.shape)}")
+    if points.dtype not in (torch.float32, torch.float64):
+        points = points.float()
+    points = points.detach()
+    batch, size = points.shape[:2]
+    if lengths is None:
+        return points, torch.full((batch,), size, dtype=torch.int64, device=points.device)
+    lengths = lengths.to(points.device, torch.int64)
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths must have shape ({batch},), got {tuple(lengths.shape)}")
+    if bool(((lengths < 1) | (lengths > size)).any()):
+        raise ValueError(f"lengths must lie in [1, {size}], got {_short(lengths)}")
+    inside = torch.arange(size, device=points.device) < lengths[:, None]
+    return torch.where(inside[..., None], points, 0.0), lengths
+
+
+def _checked_queries(queries: Tensor, points: Tensor) -> Tensor:
+    if queries.ndim != 3 or queries.shape[2] != 3 or len(queries) != len(points):
+        raise ValueError(f"queries must have shape ({len(points)}, G, 3), got {tuple(queries.shape)}")
+    return queries.detach().to(points.dtype)
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _short(values: Tensor) -> str:
+    shown = ", ".join(str(v) for v in values[:8].tolist())
+    return f"[{shown}{', ...' if len(values) > 8 else ''}]"

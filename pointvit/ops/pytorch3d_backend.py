@@ -1,0 +1,42 @@
+"""PyTorch3D's operations behind our contract; the only module that imports it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+
+def why_unavailable() -> str | None:
+    """One line saying why PyTorch3D cannot be used, or None if it can."""
+    if importlib.util.find_spec("pytorch3d") is None:
+        return "not installed (pip install 'pointvit[pytorch3d]')"
+    try:
+        import pytorch3d.ops  # noqa: F401
+    except (ImportError, OSError) as error:
+        # Its wheels are tied to the ABI of one torch release; a mismatch shows up as a loader error.
+        return f"installed, but its import fails ({error}); its wheel must match this torch"
+    return None
+
+
+def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
+    """``(B, P, 3) -> (B, G)``; PyTorch3D always starts at index 0 and pads with -1 beyond a cloud's length."""
+    from pytorch3d.ops import sample_farthest_points
+
+    if bool((start != 0).any()):
+        raise ValueError("the pytorch3d back end starts farthest point sampling at index 0; use backend='torch'")
+    _, chosen = sample_farthest_points(points, lengths=lengths, K=num_samples)
+    return chosen.gather(1, _wrap(num_samples, lengths))
+
+
+def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:
+    """``(B, G, 3), (B, P, 3) -> (B, G, K)``."""
+    from pytorch3d.ops import knn_points
+
+    order = knn_points(queries, points, lengths2=lengths, K=k).idx
+    return order.gather(2, _wrap(k, lengths)[:, None].expand_as(order))
+
+
+def _wrap(count: int, lengths: Tensor) -> Tensor:
+    return torch.arange(count, device=lengths.device) % lengths[:, None]

@@ -1,0 +1,79 @@
+"""Position embeddings in 2D and 3D, and their resampling to other grids."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+
+def sincos_2d(grid: tuple[int, int], dim: int, temperature: float = 10_000.0) -> Tensor:
+    """``(h, w), D -> (1, h*w, D)``: fixed sine-cosine embedding (Vaswani et al. 2017) of the patch's column and row.
+
+    Channel layout as big_vision and MoCo v3 have it: sin(x), cos(x), sin(y), cos(y), D/4 channels each.
+    """
+    if dim % 4:
+        raise ValueError(f"a 2D sine-cosine embedding needs a width that is a multiple of 4, got {dim}")
+    omega = temperature ** -torch.linspace(0, 1, dim // 4, dtype=torch.float64)
+    rows, cols = (torch.arange(n, dtype=torch.float64) for n in grid)
+    y, x = (torch.meshgrid(rows, cols, indexing="ij")[i].flatten()[:, None] * omega for i in (0, 1))
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()[None]
+
+
+def resample_grid(pos: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """``(1, h*w, D) -> (1, h'*w', D)``: bicubic, antialiased resampling of a grid of position embeddings.
+
+    The paper's section 3.2 ("2D interpolation of the pre-trained position embeddings, according to their location
+    in the original image"). Equal grids return the input itself, bit for bit.
+
+    Raises:
+        ValueError: if the number of rows is not h*w.
+    """
+    if pos.shape[1] != old[0] * old[1]:
+        raise ValueError(f"expected {old[0]}x{old[1]} = {old[0] * old[1]} position rows, got {pos.shape[1]}")
+    if old == new:
+        return pos
+    image = rearrange(pos.float(), "1 (h w) d -> 1 d h w", h=old[0])
+    image = F.interpolate(image, size=new, mode="bicubic", antialias=True, align_corners=False)
+    return rearrange(image, "1 d h w -> 1 (h w) d").to(pos.dtype)
+
+
+def square_grid(rows: int, context: str) -> tuple[int, int]:
+    """``n -> (s, s)`` with s*s = n.
+
+    Raises:
+        ValueError: if n is not a square; ``context`` names the file or tensor in the message.
+    """
+    side = math.isqrt(rows)
+    if side * side != rows:
+        raise ValueError(f"{context}: {rows} position rows are not a square grid, so their layout cannot be told")
+    return side, side
+
+
+class Learned2d(nn.Module):
+    """``() -> (1, h*w, D)``: learned 2D positions (appendix D.4): D/2 channels for the column, D/2 for the row."""
+
+    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"learned 2D positions need an even width, got {dim}")
+        self.rows = nn.Parameter(torch.empty(grid[0], dim // 2))
+        self.cols = nn.Parameter(torch.empty(grid[1], dim // 2))
+        for table in (self.rows, self.cols):
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def forward(self) -> Tensor:
+        h, w = len(self.rows), len(self.cols)
+        cols = self.cols[None, :].expand(h, -1, -1)
+        rows = self.rows[:, None].expand(-1, w, -1)
+        return rearrange(torch.cat([cols, rows], dim=-1), "h w d -> 1 (h w) d")
+
+
+class PointPositions(nn.Sequential):
+    """``(B, G, 3) -> (B, G, D)``: Linear(3, 128), GELU, Linear(128, D) on absolute centres (Point-BERT)."""
+
+    def __init__(self, dim: int, hidden: int = 128) -> None:
+        super().__init__(nn.Linear(3, hidden), nn.GELU(), nn.Linear(hidden, dim))

@@ -1,0 +1,79 @@
+"""Overall and mean class accuracy from one confusion matrix."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a confusion matrix says; independent of how the batches were cut.
+
+    Attributes:
+        overall_accuracy: OA, correct shapes over all shapes.
+        mean_class_accuracy: mAcc, the mean over the classes that occur; absent classes do not count as zero.
+        per_class: accuracy of each class, NaN where it does not occur.
+        confusion: (K, K) counts, rows are true classes.
+    """
+
+    overall_accuracy: float
+    mean_class_accuracy: float
+    per_class: np.ndarray
+    confusion: np.ndarray
+
+    @classmethod
+    def of(cls, confusion: Tensor | np.ndarray) -> Scores:
+        """``(K, K)`` counts -> scores."""
+        counts = np.asarray(confusion, dtype=np.int64)
+        support, correct = counts.sum(axis=1), counts.diagonal()
+        per_class = np.full(len(counts), np.nan)
+        np.divide(correct, support, out=per_class, where=support > 0)
+        if support.sum() == 0:
+            raise ValueError("no shapes were scored")
+        return cls(float(correct.sum() / support.sum()), float(np.nanmean(per_class)), per_class, counts)
+
+    def save(self, folder: Path, class_names: list[str], title: str) -> None:
+        """Writes ``metrics.json``, ``per_class.csv``, ``confusion.csv`` and ``confusion.png``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        summary = {
+            "overall_accuracy": self.overall_accuracy,
+            "mean_class_accuracy": self.mean_class_accuracy,
+            "shapes": int(self.confusion.sum()),
+            "classes": len(class_names),
+        }
+        (folder / "metrics.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        with (folder / "per_class.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["class", "shapes", "accuracy"])
+            for name, row, accuracy in zip(class_names, self.confusion, self.per_class, strict=True):
+                writer.writerow([name, row.sum(), "" if np.isnan(accuracy) else f"{accuracy:.4f}"])
+        with (folder / "confusion.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["true \\ predicted", *class_names])
+            writer.writerows([name, *row] for name, row in zip(class_names, self.confusion, strict=True))
+        self._plot(folder / "confusion.png", class_names, title)
+
+    def _plot(self, path: Path, class_names: list[str], title: str) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        size = max(5.0, 0.26 * len(class_names) + 2.5)
+        figure = Figure(figsize=(size + 1, size), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        support = np.maximum(self.confusion.sum(axis=1, keepdims=True), 1)
+        image = axes.imshow(100 * self.confusion / support, cmap="cividis", vmin=0, vmax=100)
+        ticks = range(len(class_names))
+        axes.set_xticks(ticks, class_names, rotation=90, fontsize=8)
+        axes.set_yticks(ticks, class_names, fontsize=8)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        axes.set_title(f"{title}: OA {self.overall_accuracy:.1%}, mAcc {self.mean_class_accuracy:.1%}")
+        figure.colorbar(image, ax=axes, shrink=0.7, label="% of the true class")
+        figure.savefig(path, dpi=120)

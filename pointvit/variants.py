@@ -1,0 +1,139 @@
+"""The table of named models, and their construction."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from pointvit.config import ViTConfig, near
+from pointvit.model import Pair, ViT
+from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
+from pointvit.trunk import TrunkConfig
+
+SIZES = {
+    # name: (embed_dim, depth, num_heads), table 1 of the ViT paper; Ti and S from Touvron et al. 2021
+    "tiny": (192, 12, 3),
+    "small": (384, 12, 6),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+    "huge": (1280, 32, 16),
+}
+PATCHES = (8, 14, 16, 32)
+HYBRIDS = {
+    # name: (size, stem blocks, pixels per token, image size); the paper's R+ViT models
+    "vit_tiny_r_s16_p8_224": ("tiny", (), 32, 224),
+    "vit_small_r26_s32_224": ("small", (2, 2, 2, 2), 32, 224),
+    "vit_base_r50_s16_224": ("base", (3, 4, 9), 16, 224),
+    "vit_large_r50_s32_224": ("large", (3, 4, 6, 3), 32, 224),
+}
+
+
+def _trunk(size: str) -> TrunkConfig:
+    embed_dim, depth, num_heads = SIZES[size]
+    return TrunkConfig(embed_dim, depth, num_heads)
+
+
+def _image(size: str, patch: int, img: int, stem: tuple[int, ...] | None = None, **trunk: Any) -> ViTConfig:
+    tokenizer = ImageTokenizerConfig((img, img), (patch, patch), stem=stem)
+    return ViTConfig(replace(_trunk(size), **trunk), tokenizer)
+
+
+def _variants() -> dict[str, ViTConfig]:
+    table: dict[str, ViTConfig] = {}
+    for size in SIZES:
+        table |= {f"vit_{size}_patch{patch}_{img}": _image(size, patch, img) for patch in PATCHES for img in (224, 384)
+                  if img % patch == 0}  # fmt: skip
+        table[f"pointvit_{size}"] = ViTConfig(
+            _trunk(size), PointTokenizerConfig(), num_classes=40, global_pool="cls+max", head="point_mae"
+        )
+    for name, (size, stem, patch, img) in HYBRIDS.items():
+        table[name] = _image(size, patch, img, stem)
+    for size in ("small", "base", "large"):
+        dinov2 = replace(_image(size, 14, 518, layer_scale=1e-5), num_classes=0)
+        table[f"vit_{size}_patch14_dinov2"] = dinov2
+        registers = replace(dinov2.tokenizer, cls_pos=False)
+        table[f"vit_{size}_patch14_reg4_dinov2"] = replace(dinov2, tokenizer=registers, num_reg_tokens=4)
+    for size, patch in (("base", 32), ("base", 16), ("large", 14)):
+        clip = _image(size, patch, 224, norm_pre=True, norm_eps=1e-5, activation="quick_gelu")
+        table[f"vit_{size}_patch{patch}_clip_quickgelu_224"] = replace(
+            clip, tokenizer=replace(clip.tokenizer, patch_bias=False), num_classes=0
+        )
+    return table
+
+
+VARIANTS = _variants()
+
+
+def list_models(pattern: str = "") -> list[str]:
+    """Names of all models that contain ``pattern``, sorted."""
+    return sorted(name for name in VARIANTS if pattern in name)
+
+
+def model_config(name: str) -> ViTConfig:
+    """The configuration of a named model.
+
+    Raises:
+        ValueError: for an unknown name; near matches are listed.
+    """
+    if name not in VARIANTS:
+        raise ValueError(f"unknown model {name!r}; {near(name, VARIANTS)}")
+    return VARIANTS[name]
+
+
+def create_model(name: str, pretrained: str | os.PathLike[str] | None = None, **settings: Any) -> ViT:
+    """An encoder for images or points by name, with random weights or those of a checkpoint.
+
+    Args:
+        name: one of :func:`list_models`, or ``auto`` to read the architecture from ``pretrained``.
+        pretrained: a checkpoint file or folder. A 2D checkpoint also initialises a point encoder: everything of its
+            trunk and class token is loaded, strictly, and the settings that determine its arithmetic (LayerNorm eps,
+            LayerScale, activation, ...) are taken from the file.
+        settings: any field of the model's configuration: ``num_classes``, ``num_groups``, ``img_size``,
+            ``drop_path_rate``, ``global_pool``, ...
+
+    Raises:
+        ValueError: for an unknown name or setting, or a checkpoint that does not fit.
+    """
+    if name == "auto" and pretrained is None:
+        raise ValueError("create_model('auto') reads the architecture from a checkpoint: pass pretrained=PATH")
+    if pretrained is None:
+        return ViT(model_config(name).override(settings))
+    from pointvit.checkpoints import Checkpoint, load_into
+
+    checkpoint = Checkpoint.open(pretrained)
+    base = checkpoint.image_config() if name == "auto" else checkpoint.adapt(model_config(name))
+    model = ViT(base.override(settings))
+    load_into(model, checkpoint)
+    return model
+
+
+def create_pair(
+    name: str,
+    pretrained: str | os.PathLike[str] | None = None,
+    num_classes: int = 40,
+    num_groups: int = 64,
+    group_size: int = 32,
+    **settings: Any,
+) -> Pair:
+    """An image and a point encoder on one trunk.
+
+    Args:
+        name: the image model, or ``auto``; the point encoder takes its trunk.
+        pretrained: as in :func:`create_model`; loads the image encoder, and with it the shared trunk.
+        num_classes: classes of both heads (the same objects seen twice).
+        num_groups, group_size: the point tokenizer.
+        settings: further settings of the image model and the shared trunk.
+    """
+    image = create_model(name, pretrained, num_classes=num_classes, **settings)
+    config = replace(
+        image.config,
+        tokenizer=PointTokenizerConfig(num_groups, group_size),
+        global_pool="cls+max" if image.config.class_token else "max",
+        fc_norm=False,
+        representation_size=None,
+        head="point_mae",
+    )
+    points = ViT(config, trunk=image.trunk)
+    points.meta = replace(image.meta)
+    return Pair(image, points)
