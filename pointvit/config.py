@@ -1,4 +1,4 @@
-"""The complete description of a model as data: dataclasses that are checked, overridden by name, and saved as JSON."""
+"""The complete description of a model as data: checked, overridden by name, and saved as JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ViTConfig:
     num_reg_tokens: int = 0
     """Register tokens (Darcet et al. 2024), behind the class token, without positions."""
     pos_mode: str = "once"
-    """Where positions are added: ``once`` (ViT, Uni3D) or at ``every_block`` (Point-BERT, Point-MAE, Pix4Point)."""
+    """Where positions are added: ``once`` (ViT, Uni3D) or at ``every_block`` (Point-BERT, Point-MAE)."""
     global_pool: str = "cls"
     fc_norm: bool = False
     """A LayerNorm behind the pool (with ``final_norm=False`` it replaces the trunk's)."""
     representation_size: int | None = None
-    """Width of the tanh layer before the head (section 3.1 of the ViT paper: the pre-training head), or None."""
+    """Width of the tanh layer before the head (the pre-training head of the paper's section 3.1), or None."""
     head: str = "linear"
     head_drop_rate: float = 0.0
 
@@ -50,7 +50,7 @@ class ViTConfig:
         return int(self.class_token) + self.num_reg_tokens
 
     def override(self, settings: Mapping[str, Any]) -> ViTConfig:
-        """The same model with some settings changed by name, wherever they live (``num_groups``, ``norm_eps`` ...).
+        """The same model with settings changed by name, wherever they live (``num_groups``, ``norm_eps``).
 
         Raises:
             ValueError: for a name that no part of this model has; near matches are listed.
@@ -64,8 +64,13 @@ class ViTConfig:
                     break
             else:
                 known = [f.name for owner in owners.values() for f in fields(owner) if f.name not in owners]
-                raise ValueError(f"unknown model setting {name!r} for an encoder of {self.modality}; {near(name, known)}")
-        trunk, tokenizer = replace(self.trunk, **parts["trunk"]), replace(self.tokenizer, **parts["tokenizer"])
+                raise ValueError(
+                    f"unknown model setting {name!r} for an encoder of {self.modality}; {near(name, known)}"
+                )
+        trunk, tokenizer = (
+            replace(self.trunk, **parts["trunk"]),
+            replace(self.tokenizer, **parts["tokenizer"]),
+        )
         return replace(self, trunk=trunk, tokenizer=tokenizer, **parts[""])
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +89,9 @@ class ViTConfig:
         if modality not in kinds:
             raise ValueError(f"modality must be image or points, got {modality!r}")
         tokenizer = _build(kinds[modality], data.pop("tokenizer", {}))
-        return _build(cls, {**data, "trunk": _build(TrunkConfig, data.pop("trunk", {})), "tokenizer": tokenizer})
+        return _build(
+            cls, {**data, "trunk": _build(TrunkConfig, data.pop("trunk", {})), "tokenizer": tokenizer}
+        )
 
 
 def near(name: str, known: Iterable[str]) -> str:

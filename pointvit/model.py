@@ -29,14 +29,14 @@ class Metadata:
     image_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     image_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     source: dict[str, str] = field(default_factory=dict)
-    """``file``, ``sha256`` and ``format`` of the checkpoint that initialised the trunk; empty when from scratch."""
+    """``file``, ``sha256`` and ``format`` of the checkpoint behind the trunk; empty if from scratch."""
 
 
 class ViT(nn.Module):
     """``(B, C, H, W)`` or ``(B, P, C) -> (B, num_classes)``.
 
-    Top to bottom like figure 1 of the ViT paper (arXiv:2010.11929): tokenizer, class token, positions, encoder, pool,
-    head.
+    Top to bottom like figure 1 of the ViT paper (arXiv:2010.11929): tokenizer, class token, positions,
+    encoder, pool, head.
     """
 
     def __init__(self, config: ViTConfig, trunk: Trunk | None = None) -> None:
@@ -44,8 +44,11 @@ class ViT(nn.Module):
         super().__init__()
         self.meta = Metadata()
         dim = config.trunk.embed_dim
-        is_image = isinstance(config.tokenizer, ImageTokenizerConfig)
-        self.tokenizer = ImageTokenizer(config.tokenizer, dim) if is_image else PointTokenizer(config.tokenizer, dim)
+        self.tokenizer: ImageTokenizer | PointTokenizer
+        if isinstance(config.tokenizer, ImageTokenizerConfig):
+            self.tokenizer = ImageTokenizer(config.tokenizer, dim)
+        else:
+            self.tokenizer = PointTokenizer(config.tokenizer, dim)
         self.cls_token = _prefix_parameter(1, dim) if config.class_token else None
         if self.cls_token is None:
             self.tokenizer.cls_pos = None
@@ -55,12 +58,13 @@ class ViT(nn.Module):
         self._build_head(config)
 
     def _build_head(self, config: ViTConfig) -> None:
-        self.config = config
         self.pool = Pool(config.global_pool, config.trunk, config.num_prefix_tokens, config.class_token)
         features = self.pool.features
         self.fc_norm = nn.LayerNorm(features, eps=config.trunk.norm_eps) if config.fc_norm else nn.Identity()
         size = config.representation_size
-        self.pre_logits = nn.Identity() if size is None else nn.Sequential(nn.Linear(features, size), nn.Tanh())
+        self.pre_logits = (
+            nn.Identity() if size is None else nn.Sequential(nn.Linear(features, size), nn.Tanh())
+        )
         self.head_drop = nn.Dropout(config.head_drop_rate)
         self.head = make_head(config.head, size or features, config.num_classes)
         for module in (*self.pre_logits.modules(), *self.head.modules()):
@@ -68,6 +72,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        self.config = config
 
     @property
     def embed_dim(self) -> int:
@@ -91,12 +96,16 @@ class ViT(nn.Module):
         return self.trunk(*self._embed(x, lengths))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """``(B, T, D) -> (B, num_classes)``, or with ``pre_logits`` the representation y of eq. 4 before the head."""
+        """``(B, T, D) -> (B, num_classes)``, or with ``pre_logits`` the representation y of eq. 4."""
         x = self.head_drop(self.pre_logits(self.fc_norm(self.pool(x))))
         return x if pre_logits else self.head(x)
 
     def forward_intermediates(
-        self, x: Tensor, indices: Sequence[int] | None = None, norm: bool = False, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        indices: Sequence[int] | None = None,
+        norm: bool = False,
+        lengths: Tensor | None = None,
     ) -> list[Tensor]:
         """``(B, ...) -> [(B, prefix + N, D), ...]``: outputs of the blocks ``indices``, all by default."""
         return self.trunk.forward_intermediates(*self._embed(x, lengths), indices, norm)
@@ -106,7 +115,7 @@ class ViT(nn.Module):
         return self.trunk.attention_weights(*self._embed(x, lengths))
 
     def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """``(B, ...) -> (B, prefix + N, D)`` tokens, and the positions still to be added at every block, if any."""
+        """``(B, ...) -> (B, prefix + N, D)`` tokens, and positions to be added at every block, if any."""
         tokens = self.tokenizer(x, lengths)
         prefix = [p for p in (self.cls_token, self.reg_tokens) if p is not None]
         x = torch.cat([*(p.expand(len(tokens.x), -1, -1) for p in prefix), tokens.x], dim=1)  # eq. 1
@@ -122,38 +131,51 @@ class ViT(nn.Module):
         prefix = pos.new_zeros(len(pos), self.num_prefix_tokens, pos.shape[2])
         if self.tokenizer.cls_pos is None:
             return prefix
-        return torch.cat([self.tokenizer.cls_pos.expand(len(pos), -1, -1).to(pos.dtype), prefix[:, 1:]], dim=1)
+        return torch.cat(
+            [self.tokenizer.cls_pos.expand(len(pos), -1, -1).to(pos.dtype), prefix[:, 1:]], dim=1
+        )
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new head for ``num_classes`` (0: none), optionally with another pool; everything before it is kept."""
-        pool = self.config.global_pool if global_pool is None else global_pool
-        kept = {} if pool != self.config.global_pool else {"fc_norm": self.fc_norm, "pre_logits": self.pre_logits}
-        attn_pool, device = self.pool.attn_pool, next(self.parameters()).device
-        self._build_head(replace(self.config, num_classes=num_classes, global_pool=pool))
-        for name, module in kept.items():
-            setattr(self, name, module)
-        if pool == "map" and attn_pool is not None:
-            self.pool.attn_pool = attn_pool
-        self.to(device)
+        """A new head for ``num_classes`` (0: none), optionally with another pool.
 
-    def predict(self, source: str | Path | Any, top: int = 5) -> list[tuple[str, float]]:
-        """One file, or one cloud (P, 3), -> the ``top`` most probable ``(class name, probability)``, best first.
+        Everything before it is kept, except ``fc_norm`` and ``pre_logits`` where the pool's width changes.
+        """
+        old, fc_norm, pre_logits = self.pool, self.fc_norm, self.pre_logits
+        pool = self.config.global_pool if global_pool is None else global_pool
+        self._build_head(replace(self.config, num_classes=num_classes, global_pool=pool))
+        if self.pool.kind == old.kind:
+            self.pool = old
+        if self.pool.features == old.features:
+            self.fc_norm, self.pre_logits = fc_norm, pre_logits
+        like = next(self.trunk.parameters())
+        for module in (self.pool, self.fc_norm, self.pre_logits, self.head_drop, self.head):
+            module.to(like.device, like.dtype).train(self.training)
+
+    def predict(
+        self, source: str | Path | Any, top: int = 5, up: str | None = None
+    ) -> list[tuple[str, float]]:
+        """One file, or cloud (P, 3), -> the ``top`` most probable ``(class name, probability)``, best first.
 
         Brings the cloud into the frame the model was trained in, as stored in ``meta``. See
         :func:`pointvit.inference.predict` for options (batches, up axis).
         """
         from pointvit.inference import predict
 
-        return predict(self, [source], top=top)[0]
+        return predict(self, [source], top, up)[0]
 
 
 class Pair(nn.Module):
-    """An image and a point encoder on the same trunk, class token and registers: the same Parameter objects."""
+    """An image and a point encoder on the same trunk, class token and registers (the same Parameters)."""
 
     def __init__(self, image: ViT, points: ViT) -> None:
         super().__init__()
         if points.config.trunk != image.config.trunk:
             raise ValueError("a pair shares one trunk, and the two configurations describe different ones")
+        prefix = [(vit.config.class_token, vit.config.num_reg_tokens) for vit in (image, points)]
+        if prefix[0] != prefix[1]:
+            raise ValueError(
+                "a pair shares its class and register tokens, and the two encoders have different ones"
+            )
         points.trunk, points.cls_token, points.reg_tokens = image.trunk, image.cls_token, image.reg_tokens
         self.image, self.points = image, points
 

@@ -14,7 +14,7 @@ HEADS = ("linear", "point_bert", "point_mae", "pix4point")
 
 
 class AttentionPool(nn.Module):
-    """``(B, T, D) -> (B, D)``: a learned query attends to all tokens (MAP head of Zhai et al. 2022, as in SigLIP).
+    """``(B, T, D) -> (B, D)``: a learned query attends to all tokens (MAP head, Zhai et al. 2022; SigLIP).
 
     Parameter names are timm's ``attn_pool``.
     """
@@ -28,7 +28,7 @@ class AttentionPool(nn.Module):
         self.kv = nn.Linear(dim, 2 * dim)
         self.proj = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), config.activation)
+        self.mlp = Mlp(dim, config.hidden_dim, config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         query = self.q(self.latent.expand(len(x), -1, -1))
@@ -39,15 +39,20 @@ class AttentionPool(nn.Module):
 
 
 class Pool(nn.Module):
-    """``(B, T, D) -> (B, F)`` with F = ``features``: class token, maximum, mean of the tokens, their concatenation,
-    or attention pooling over all tokens."""
+    """``(B, T, D) -> (B, F)`` with F = ``features``.
+
+    The class token, the maximum or mean of the other tokens (registers left out), a concatenation of these,
+    or attention pooling over all tokens.
+    """
 
     def __init__(self, kind: str, trunk: TrunkConfig, num_prefix: int, has_cls: bool) -> None:
         super().__init__()
         if kind not in POOLS:
             raise ValueError(f"global_pool must be one of {', '.join(POOLS)}, got {kind!r}")
         if "cls" in kind and not has_cls:
-            raise ValueError(f"global_pool={kind!r} needs a class token, and this model has none (class_token=False)")
+            raise ValueError(
+                f"global_pool={kind!r} needs a class token, and this model has none (class_token=False)"
+            )
         self.kind, self.num_prefix = kind, num_prefix
         self.features = trunk.embed_dim * len(kind.split("+"))
         self.attn_pool = AttentionPool(trunk) if kind == "map" else None
@@ -56,7 +61,11 @@ class Pool(nn.Module):
         if self.attn_pool is not None:
             return self.attn_pool(x)
         tokens = x[:, self.num_prefix :]
-        parts = {"cls": lambda: x[:, 0], "max": lambda: tokens.amax(dim=1), "mean": lambda: tokens.mean(dim=1)}
+        parts = {
+            "cls": lambda: x[:, 0],
+            "max": lambda: tokens.amax(dim=1),
+            "mean": lambda: tokens.mean(dim=1),
+        }
         return torch.cat([parts[name]() for name in self.kind.split("+")], dim=-1)
 
     def extra_repr(self) -> str:
@@ -66,8 +75,8 @@ class Pool(nn.Module):
 def make_head(kind: str, features: int, num_classes: int, drop_rate: float = 0.5) -> nn.Module:
     """``(B, features) -> (B, num_classes)``: ``linear`` (ViT), or the heads of the public point models.
 
-    ``point_bert``: F-256-K; ``point_mae``: F-256-256-K with batch norm; ``pix4point``: the same without the biases
-    that batch norm makes redundant. ``num_classes=0`` gives the identity.
+    ``point_bert``: F-256-K; ``point_mae``: F-256-256-K with batch norm; ``pix4point``: the same without the
+    biases that batch norm makes redundant. ``num_classes=0`` gives the identity.
     """
     if kind not in HEADS:
         raise ValueError(f"head must be one of {', '.join(HEADS)}, got {kind!r}")
@@ -76,7 +85,9 @@ def make_head(kind: str, features: int, num_classes: int, drop_rate: float = 0.5
     if kind == "linear":
         return nn.Linear(features, num_classes)
     if kind == "point_bert":
-        return nn.Sequential(nn.Linear(features, 256), nn.ReLU(), nn.Dropout(drop_rate), nn.Linear(256, num_classes))
+        return nn.Sequential(
+            nn.Linear(features, 256), nn.ReLU(), nn.Dropout(drop_rate), nn.Linear(256, num_classes)
+        )
     bias = kind == "point_mae"
 
     def hidden(width: int) -> list[nn.Module]:

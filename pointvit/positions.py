@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 
 def sincos_2d(grid: tuple[int, int], dim: int, temperature: float = 10_000.0) -> Tensor:
-    """``(h, w), D -> (1, h*w, D)``: fixed sine-cosine embedding (Vaswani et al. 2017) of the patch's column and row.
+    """``(h, w), D -> (1, h*w, D)``: fixed sine-cosine embedding of the patch's column and row.
 
-    Channel layout as big_vision and MoCo v3 have it: sin(x), cos(x), sin(y), cos(y), D/4 channels each.
+    After Vaswani et al. 2017. Channel layout as big_vision and MoCo v3 have it:
+    sin(x), cos(x), sin(y), cos(y), D/4 channels each.
     """
     if dim % 4:
         raise ValueError(f"a 2D sine-cosine embedding needs a width that is a multiple of 4, got {dim}")
@@ -26,8 +27,8 @@ def sincos_2d(grid: tuple[int, int], dim: int, temperature: float = 10_000.0) ->
 def resample_grid(pos: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """``(1, h*w, D) -> (1, h'*w', D)``: bicubic, antialiased resampling of a grid of position embeddings.
 
-    The paper's section 3.2 ("2D interpolation of the pre-trained position embeddings, according to their location
-    in the original image"). Equal grids return the input itself, bit for bit.
+    The paper's section 3.2 ("2D interpolation of the pre-trained position embeddings, according to their
+    location in the original image"). Equal grids return the input itself, bit for bit.
 
     Raises:
         ValueError: if the number of rows is not h*w.
@@ -49,12 +50,14 @@ def square_grid(rows: int, context: str) -> tuple[int, int]:
     """
     side = math.isqrt(rows)
     if side * side != rows:
-        raise ValueError(f"{context}: {rows} position rows are not a square grid, so their layout cannot be told")
+        raise ValueError(
+            f"{context}: {rows} position rows are not a square grid, so their layout cannot be told"
+        )
     return side, side
 
 
 class Learned2d(nn.Module):
-    """``() -> (1, h*w, D)``: learned 2D positions (appendix D.4): D/2 channels for the column, D/2 for the row."""
+    """``() -> (1, h*w, D)``: learned 2D positions (appendix D.4), D/2 channels for each axis."""
 
     def __init__(self, grid: tuple[int, int], dim: int) -> None:
         super().__init__()

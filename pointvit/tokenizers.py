@@ -42,11 +42,16 @@ class ImageTokenizerConfig:
     patch_bias: bool = True
     stem: tuple[int, ...] | None = None
     """Blocks per stage of a ResNetV2 stem (hybrid), () for its root alone, None for plain patches."""
+    patch_drop_rate: float = 0.0
+    """Share of the patches left out at random in training (Li et al. 2023); all are used in eval."""
 
     def __post_init__(self) -> None:
+        _check_rate(self.patch_drop_rate)
         for size, patch in zip(self.img_size, self.patch_size, strict=True):
             if patch < 1 or size < patch or size % patch:
-                raise ValueError(f"img_size {self.img_size} must be a multiple of patch_size {self.patch_size}")
+                raise ValueError(
+                    f"img_size {self.img_size} must be a multiple of patch_size {self.patch_size}"
+                )
         if self.pos_embed not in POSITIONS_2D:
             raise ValueError(f"pos_embed must be one of {', '.join(POSITIONS_2D)}, got {self.pos_embed!r}")
 
@@ -70,8 +75,11 @@ class PointTokenizerConfig:
     width: int = 256
     """Channels of the mini-PointNet's first half; its second half is twice as wide."""
     cls_pos: bool = True
+    patch_drop_rate: float = 0.0
+    """Share of the groups left out at random in training, before they are embedded; all are used in eval."""
 
     def __post_init__(self) -> None:
+        _check_rate(self.patch_drop_rate)
         if self.num_groups < 1 or self.group_size < 1 or self.in_chans < 3:
             raise ValueError(
                 "a point tokenizer needs num_groups >= 1, group_size >= 1 and in_chans >= 3, got "
@@ -93,7 +101,9 @@ class ImageTokenizer(nn.Module):
             self.backbone = ResNetV2Stem(config.stem, config.in_chans)
             channels, stride = self.backbone.out_channels, self.backbone.stride
             if patch[0] % stride or patch[1] % stride:
-                raise ValueError(f"patch_size {patch} must be a multiple of the hybrid stem's stride, {stride}")
+                raise ValueError(
+                    f"patch_size {patch} must be a multiple of the hybrid stem's stride, {stride}"
+                )
             patch = (patch[0] // stride, patch[1] // stride)
         self.proj = nn.Conv2d(channels, embed_dim, kernel_size=patch, stride=patch, bias=config.patch_bias)
         _init_projection(self.proj)
@@ -117,7 +127,12 @@ class ImageTokenizer(nn.Module):
         patches = self.proj(features)
         grid = (patches.shape[2], patches.shape[3])
         tokens = rearrange(patches, "b d h w -> b (h w) d")
-        return Tokens(tokens, self._positions(grid), _patch_centers(grid, (height, width), x.device))
+        pos, centers = self._positions(grid), _patch_centers(grid, (height, width), x.device)
+        if self.training and self.config.patch_drop_rate > 0:
+            kept = _random_subset(len(x), tokens.shape[1], self.config.patch_drop_rate, x.device)
+            tokens, centers = group(tokens, kept), group(centers.expand(len(x), -1, -1), kept)
+            pos = None if pos is None else group(pos.expand(len(x), -1, -1), kept)
+        return Tokens(tokens, pos, centers)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
         table = self.pos_embed() if isinstance(self.pos_embed, nn.Module) else self.pos_embed
@@ -127,18 +142,19 @@ class ImageTokenizer(nn.Module):
         c, (h, w) = self.config.in_chans, self.config.patch_size
         if x.ndim != 4 or x.shape[1] != c or x.shape[2] % h or x.shape[3] % w or 0 in x.shape[2:]:
             raise ValueError(
-                f"images must have shape (B, {c}, H, W) with H a multiple of {h} and W of {w}, got {tuple(x.shape)}"
+                f"images must have shape (B, {c}, H, W) with H a multiple of {h} and W of {w}, "
+                f"got {tuple(x.shape)}"
             )
 
 
 class PointTokenizer(nn.Module):
     """``(B, P, C) -> Tokens`` of G point patches.
 
-    centers = FPS(xyz, G); each centre's K nearest points, itself included, are taken relative to it (xyz only;
-    no scale); a mini-PointNet makes one token of each group, an MLP on the absolute centre its position embedding.
+    centers = FPS(xyz, G); each centre's K nearest points, itself included, are taken relative to it (xyz
+    only; no scale); a mini-PointNet makes one token of each group, an MLP on the centre itself its position.
 
-    Fewer points than groups: groups repeat in FPS order. Fewer points than neighbours: the group repeats its points,
-    nearest first. Duplicates count as points. Padding behind ``lengths`` is never read.
+    Fewer points than groups: groups repeat in FPS order. Fewer points than neighbours: the group repeats its
+    points, nearest first. Duplicates count as points. Padding behind ``lengths`` is never read.
     """
 
     def __init__(self, config: PointTokenizerConfig, embed_dim: int) -> None:
@@ -150,17 +166,22 @@ class PointTokenizer(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tokens:
         neighborhoods, centers = self.group(x, lengths)
-        return Tokens(self.embed(neighborhoods), self.pos_embed(centers), centers)
+        # Grouped in the input's precision (float64 keeps far coordinates apart), embedded in the weights'.
+        dtype = next(self.pos_embed.parameters()).dtype
+        return Tokens(self.embed(neighborhoods.to(dtype)), self.pos_embed(centers.to(dtype)), centers)
 
     @torch.no_grad()
     def group(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``(B, P, C) -> (B, G, K, C), (B, G, 3)``: point groups with xyz relative to their centres, and the centres."""
+        """``(B, P, C) -> (B, G, K, C), (B, G, 3)``: groups with xyz relative to their centres, and those."""
         if x.ndim != 3 or x.shape[2] != self.config.in_chans or x.shape[1] < 1:
             raise ValueError(
                 f"points must have shape (B, P, {self.config.in_chans}) with P >= 1, got {tuple(x.shape)}"
             )
         xyz = x[..., :3]
         centers = group(xyz, farthest_point_sample(xyz, self.config.num_groups, lengths))
+        if self.training and self.config.patch_drop_rate > 0:
+            kept = _random_subset(len(x), self.config.num_groups, self.config.patch_drop_rate, x.device)
+            centers = group(centers, kept)
         index = knn(centers, xyz, self.config.group_size, lengths)
         neighborhoods = group(x, index)
         neighborhoods[..., :3] -= centers[:, :, None]
@@ -168,19 +189,25 @@ class PointTokenizer(nn.Module):
 
 
 class MiniPointNet(nn.Module):
-    """``(B, G, K, C) -> (B, G, D)``: a shared MLP, max over the group, a second MLP that sees both, max again.
+    """``(B, G, K, C) -> (B, G, D)``: a shared MLP, max over the group, a second MLP that sees both, max.
 
-    Point-BERT's encoder. The second MLP's first layer acts on [global, point]; its weight is applied in two halves,
-    W [g, f] = W_g g + W_f f, so that the global half is computed once per group instead of once per point.
+    Point-BERT's encoder. The second MLP's first layer acts on [global, point]; its weight is applied in two
+    halves, W [g, f] = W_g g + W_f f, so that the global half is computed once per group, not once per point.
     """
 
     def __init__(self, in_chans: int, embed_dim: int, width: int = 256) -> None:
         super().__init__()
         self.first = nn.Sequential(
-            nn.Linear(in_chans, width // 2), nn.BatchNorm1d(width // 2), nn.ReLU(), nn.Linear(width // 2, width)
+            nn.Linear(in_chans, width // 2),
+            nn.BatchNorm1d(width // 2),
+            nn.ReLU(),
+            nn.Linear(width // 2, width),
         )
         self.second = nn.Sequential(
-            nn.Linear(2 * width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, embed_dim)
+            nn.Linear(2 * width, 2 * width),
+            nn.BatchNorm1d(2 * width),
+            nn.ReLU(),
+            nn.Linear(2 * width, embed_dim),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -190,10 +217,22 @@ class MiniPointNet(nn.Module):
         pooled = points.amax(dim=1)
 
         mix, norm, act, out = self.second
+        assert isinstance(mix, nn.Linear)
         of_global, of_point = mix.weight.split(points.shape[-1], dim=1)
         hidden = F.linear(points, of_point) + F.linear(pooled, of_global, mix.bias)[:, None]
         tokens = out(act(norm(rearrange(hidden, "n k c -> (n k) c"))))
         return rearrange(tokens, "(b g k) d -> b g k d", b=groups[0], k=size).amax(dim=2)
+
+
+def _random_subset(batch: int, count: int, drop_rate: float, device: torch.device) -> Tensor:
+    """``(B, kept)``: of each sample a random ``1 - drop_rate`` of ``count`` patches, at least one."""
+    kept = max(1, round(count * (1.0 - drop_rate)))
+    return torch.rand(batch, count, device=device).topk(kept, dim=1).indices
+
+
+def _check_rate(rate: float) -> None:
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"patch_drop_rate must lie in [0, 1), got {rate}")
 
 
 def _class_position(embed_dim: int) -> nn.Parameter:

@@ -6,7 +6,7 @@ Parameter names are timm's, so that most public weights load without renaming.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,7 @@ class TrunkConfig:
     drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
-    """Stochastic depth (Huang et al. 2016), growing linearly from 0 at the first block to this at the last."""
+    """Stochastic depth (Huang et al. 2016), growing from 0 at the first block to this at the last."""
 
     def __post_init__(self) -> None:
         if self.embed_dim % self.num_heads:
@@ -49,6 +49,14 @@ class TrunkConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
+        for name in ("drop_rate", "attn_drop_rate", "drop_path_rate"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width inside an MLP; rounded, as a ratio read from a file may miss the whole number by a hair."""
+        return round(self.embed_dim * self.mlp_ratio)
 
 
 class QuickGELU(nn.Module):
@@ -58,7 +66,11 @@ class QuickGELU(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU(approximate="tanh"), "quick_gelu": QuickGELU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+    "quick_gelu": QuickGELU,
+}
 
 
 class Attention(nn.Module):
@@ -161,7 +173,7 @@ class Block(nn.Module):
         self.ls1 = layer_scale()
         self.drop_path1 = DropPath(drop_path_rate)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), config.activation, config.drop_rate)
+        self.mlp = Mlp(dim, config.hidden_dim, config.activation, config.drop_rate)
         self.ls2 = layer_scale()
         self.drop_path2 = DropPath(drop_path_rate)
 
@@ -185,9 +197,13 @@ class Trunk(nn.Module):
         super().__init__()
         self.config = config
         rates = [config.drop_path_rate * i / max(1, config.depth - 1) for i in range(config.depth)]
-        self.norm_pre = nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.norm_pre else nn.Identity()
+        self.norm_pre = (
+            nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.norm_pre else nn.Identity()
+        )
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
-        self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
+        )
         self.apply(_init_weights)
 
     def forward(self, x: Tensor, pos: Tensor | None = None) -> Tensor:
@@ -195,8 +211,8 @@ class Trunk(nn.Module):
 
         Args:
             x: tokens.
-            pos: position embeddings to add before *every* block (Point-BERT, Point-MAE, Pix4Point); None where
-                the caller has added them once, as ViT does.
+            pos: position embeddings to add before *every* block (Point-BERT, Point-MAE, Pix4Point); None
+                where the caller has added them once, as ViT does.
         """
         x = self.norm_pre(x)
         for block in self.blocks:
@@ -206,9 +222,14 @@ class Trunk(nn.Module):
     def forward_intermediates(
         self, x: Tensor, pos: Tensor | None = None, indices: Sequence[int] | None = None, norm: bool = False
     ) -> list[Tensor]:
-        """``(B, T, D) -> [(B, T, D), ...]``: outputs of the blocks ``indices`` (all by default, negative from the
-        end), in the order of ``indices``; with ``norm`` each is passed through the final norm."""
-        wanted = [_block_index(i, len(self.blocks)) for i in (range(len(self.blocks)) if indices is None else indices)]
+        """``(B, T, D) -> [(B, T, D), ...]``: outputs of the blocks ``indices``, in that order.
+
+        All by default; negative ones count from the end. With ``norm`` each passes through the final norm.
+        """
+        wanted = [
+            _block_index(i, len(self.blocks))
+            for i in (range(len(self.blocks)) if indices is None else indices)
+        ]
         outputs: dict[int, Tensor] = {}
         x = self.norm_pre(x)
         for i, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):
@@ -221,6 +242,7 @@ class Trunk(nn.Module):
         """``(B, T, D) -> [(B, H, T, T)] * L``: softmax weights of every block, rows summing to 1."""
         x, weights = self.norm_pre(x), []
         for block in self.blocks:
+            assert isinstance(block, Block)
             x, w = block.forward_with_weights(x if pos is None else x + pos)
             weights.append(w)
         return weights

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pointvit.config import ViTConfig, near
-from pointvit.model import Pair, ViT
+from pointvit.model import Metadata, Pair, ViT
 from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
@@ -28,6 +28,11 @@ HYBRIDS = {
     "vit_large_r50_s32_224": ("large", (3, 4, 6, 3), 32, 224),
 }
 
+# Mean and standard deviation of the colours that published weights were trained on.
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+UNIT = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
 
 def _trunk(size: str) -> TrunkConfig:
     embed_dim, depth, num_heads = SIZES[size]
@@ -42,8 +47,8 @@ def _image(size: str, patch: int, img: int, stem: tuple[int, ...] | None = None,
 def _variants() -> dict[str, ViTConfig]:
     table: dict[str, ViTConfig] = {}
     for size in SIZES:
-        table |= {f"vit_{size}_patch{patch}_{img}": _image(size, patch, img) for patch in PATCHES for img in (224, 384)
-                  if img % patch == 0}  # fmt: skip
+        shapes = [(patch, img) for patch in PATCHES for img in (224, 384) if img % patch == 0]
+        table |= {f"vit_{size}_patch{patch}_{img}": _image(size, patch, img) for patch, img in shapes}
         table[f"pointvit_{size}"] = ViTConfig(
             _trunk(size), PointTokenizerConfig(), num_classes=40, global_pool="cls+max", head="point_mae"
         )
@@ -56,9 +61,8 @@ def _variants() -> dict[str, ViTConfig]:
         table[f"vit_{size}_patch14_reg4_dinov2"] = replace(dinov2, tokenizer=registers, num_reg_tokens=4)
     for size, patch in (("base", 32), ("base", 16), ("large", 14)):
         clip = _image(size, patch, 224, norm_pre=True, norm_eps=1e-5, activation="quick_gelu")
-        table[f"vit_{size}_patch{patch}_clip_quickgelu_224"] = replace(
-            clip, tokenizer=replace(clip.tokenizer, patch_bias=False), num_classes=0
-        )
+        clip = clip.override({"patch_bias": False, "num_classes": 0})
+        table[f"vit_{size}_patch{patch}_clip_quickgelu_224"] = clip
     return table
 
 
@@ -86,9 +90,11 @@ def create_model(name: str, pretrained: str | os.PathLike[str] | None = None, **
 
     Args:
         name: one of :func:`list_models`, or ``auto`` to read the architecture from ``pretrained``.
-        pretrained: a checkpoint file or folder. A 2D checkpoint also initialises a point encoder: everything of its
-            trunk and class token is loaded, strictly, and the settings that determine its arithmetic (LayerNorm eps,
-            LayerScale, activation, ...) are taken from the file.
+        pretrained: a checkpoint file or folder. A 2D checkpoint also initialises a point encoder: everything
+            of its trunk and class token is loaded, strictly, and the settings that determine its arithmetic
+            (LayerNorm eps, LayerScale, activation, ...) are taken from the file. Colours are normalised
+            (``model.meta``) as for the public weights of that architecture; DeiT, DINO and MAE cannot be told
+            from Google's, and want ImageNet's mean and deviation.
         settings: any field of the model's configuration: ``num_classes``, ``num_groups``, ``img_size``,
             ``drop_path_rate``, ``global_pool``, ...
 
@@ -96,15 +102,33 @@ def create_model(name: str, pretrained: str | os.PathLike[str] | None = None, **
         ValueError: for an unknown name or setting, or a checkpoint that does not fit.
     """
     if name == "auto" and pretrained is None:
-        raise ValueError("create_model('auto') reads the architecture from a checkpoint: pass pretrained=PATH")
+        raise ValueError(
+            "create_model('auto') reads the architecture from a checkpoint: pass pretrained=PATH"
+        )
     if pretrained is None:
-        return ViT(model_config(name).override(settings))
+        return _build(model_config(name).override(settings))
     from pointvit.checkpoints import Checkpoint, load_into
 
     checkpoint = Checkpoint.open(pretrained)
-    base = checkpoint.image_config() if name == "auto" else checkpoint.adapt(model_config(name))
-    model = ViT(base.override(settings))
+    base = (
+        checkpoint.image_config()
+        if name == "auto"
+        else checkpoint.adapt(model_config(name).override(settings))
+    )
+    model = _build(base.override(settings))  # what is asked for wins over what the file says
+    if name == "auto" and checkpoint.saved is not None and checkpoint.config is not None:
+        model.meta = Metadata(**checkpoint.config["meta"])
+        if model.num_classes != base.num_classes:
+            model.meta.class_names = None
     load_into(model, checkpoint)
+    return model
+
+
+def _build(config: ViTConfig) -> ViT:
+    model = ViT(config)
+    if config.modality == "image":
+        by_trunk = CLIP if config.trunk.norm_pre else UNIT if config.trunk.layer_scale is None else IMAGENET
+        model.meta.image_mean, model.meta.image_std = by_trunk
     return model
 
 
@@ -130,7 +154,7 @@ def create_pair(
         image.config,
         tokenizer=PointTokenizerConfig(num_groups, group_size),
         global_pool="cls+max" if image.config.class_token else "max",
-        fc_norm=False,
+        fc_norm=not image.config.trunk.final_norm,  # normalised once: in the trunk or behind the pool
         representation_size=None,
         head="point_mae",
     )

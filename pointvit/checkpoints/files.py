@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-import pickle
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 WRAPPERS = ("model", "state_dict", "base_model", "module", "net", "teacher")
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "base_model.", "teacher.")
 WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
+_SCALAR = np.float64(0).__reduce__()[0]
+HARMLESS: list[Any] = [
+    argparse.Namespace,
+    np.dtype,
+    *{type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"},
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+"""Types beside tensors that a PyTorch file may hold: options and scores that training scripts put there."""
+
+
+Content = tuple[dict[str, Tensor], dict[str, Any] | None]
+"""Tensors by name, and the description that pointvit put beside them, if any."""
 
 
 class CheckpointError(ValueError):
@@ -33,13 +45,15 @@ class WeightFile:
     path: Path
     tensors: dict[str, Tensor]
     config: dict[str, Any] | None
-    """The ``config.json`` beside the weights, if there is one."""
+    """The ``config.json`` beside the weights, or the description that pointvit put into the file, if any."""
     sha256: str
 
 
 def open_weights(path: str | Path) -> WeightFile:
-    """Reads ``.safetensors``, ``.npz``, ``.pth``/``.pt``/``.bin``/``.ckpt``, or a folder that holds such a file and
-    its ``config.json``. Pickles are opened with ``weights_only``: anything but tensors and plain containers is refused.
+    """Reads ``.safetensors``, ``.npz``, ``.pth``/``.pt``/``.bin``/``.ckpt``, or a folder.
+
+    A folder holds ``model.safetensors`` or ``pytorch_model.bin``, and ``config.json``. Pickles are opened
+    with ``weights_only``: what is neither a tensor nor a plain container nor among ``HARMLESS`` is refused.
 
     Raises:
         FileNotFoundError: if there is no such file, or the folder holds no weights.
@@ -48,21 +62,22 @@ def open_weights(path: str | Path) -> WeightFile:
     file = _weight_file(Path(path))
     if file.stat().st_size == 0:
         raise CheckpointError(f"{file}: the file is empty; download or copy it again")
-    readers = {".safetensors": _read_safetensors, ".npz": _read_npz}
-    torch_suffixes = (".pth", ".pt", ".bin", ".ckpt")
-    reader = readers.get(file.suffix, _read_torch if file.suffix in torch_suffixes else None)
+    reader = READERS.get(file.suffix.lower())
     if reader is None:
-        raise CheckpointError(
-            f"{file}: expected a file ending in {', '.join((*readers, *torch_suffixes))}, got {file.suffix or 'no ending'!r}"
-        )
-    config_file = file.parent / "config.json"
-    config = _read_json(config_file) if Path(path).is_dir() and config_file.is_file() else None
-    tensors = _strip_prefixes(reader(file))
+        endings, got = ", ".join(READERS), file.suffix or "no ending"
+        raise CheckpointError(f"{file}: expected a file ending in {endings}, got {got!r}")
+    tensors, description = reader(file)
+    tensors = _strip_prefixes(tensors)
     if not tensors:
         raise CheckpointError(f"{file}: holds no tensors")
     with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(stream.read())
-    return WeightFile(file, tensors, config, digest.hexdigest())
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    config_file = file.parent / "config.json"
+    if file.name in WEIGHT_NAMES and config_file.is_file():
+        description = _read_json(config_file)
+    return WeightFile(file, tensors, description, digest.hexdigest())
 
 
 def _weight_file(path: Path) -> Path:
@@ -76,40 +91,69 @@ def _weight_file(path: Path) -> Path:
     raise FileNotFoundError(f"{path}: expected {' or '.join(WEIGHT_NAMES)} in this folder, found neither")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> Content:
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            description = (file.metadata() or {}).get("pointvit")
     except SafetensorError as error:
-        raise CheckpointError(f"{path}: {_what_it_is(path)}, not a readable safetensors file ({error})") from error
+        what = _what_it_is(path)
+        raise CheckpointError(f"{path}: {what}, not a readable safetensors file ({error})") from error
+    return tensors, _parse_json(description, path) if description else None
 
 
-def _read_npz(path: Path) -> dict[str, Tensor]:
+def _read_npz(path: Path) -> Content:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: torch.from_numpy(archive[name]) for name in archive.files}
-    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: {_what_it_is(path)}, not a readable .npz file of plain arrays ({error})") from error
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {name: torch.from_numpy(archive[name]) for name in archive.files}, None
+    except Exception as error:  # a damaged archive raises whatever its bytes happen to spell
+        kind = type(error).__name__
+        raise CheckpointError(
+            f"{path}: {_what_it_is(path)}, not a readable .npz file of plain arrays ({kind})"
+        ) from error
 
 
-def _read_torch(path: Path) -> dict[str, Tensor]:
-    return _unwrap(read_torch(path), path)
+def _read_torch(path: Path) -> Content:
+    content = read_torch(path)
+    description = content.get("pointvit") if isinstance(content, Mapping) else None
+    return _unwrap(content, path), description if isinstance(description, dict) else None
+
+
+READERS: dict[str, Callable[[Path], Content]] = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt"), _read_torch),
+}
 
 
 def read_torch(path: Path) -> Any:
     """The content of a PyTorch file, opened with ``weights_only``; errors as in :func:`open_weights`."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
+    if _is_torchscript(path):
         raise CheckpointError(
-            f"{path}: {_what_it_is(path)}; it holds more than tensors and plain containers, or is damaged, and was "
-            f"not opened ({reason})"
-        ) from error
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        reason = (str(error).splitlines() or ["end of file"])[0]
-        raise CheckpointError(f"{path}: {_what_it_is(path)}, not a readable PyTorch file ({reason})") from error
+            f"{path}: this is a TorchScript program, and only its weights can be used; write them with "
+            "torch.save(torch.jit.load(PATH).state_dict(), NEW_PATH)"
+        )
+    try:
+        with torch.serialization.safe_globals(HARMLESS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle raises whatever its bytes happen to spell
+        if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise CheckpointError(
+                f"{path}: it holds more than tensors and plain containers ({refused[1]}), which could run "
+                "code, and was not opened; save its state dict alone"
+            ) from error
+        kind = type(error).__name__
+        raise CheckpointError(f"{path}: {_what_it_is(path)}, not a readable PyTorch file ({kind})") from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
 
 
 def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
@@ -123,12 +167,13 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _strip_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Removes wrapper prefixes that every name carries, in any nesting."""
+    """Removes wrapper prefixes that every name carries, in any nesting; DINO's head stands beside them."""
     while True:
-        prefix = next((p for p in PREFIXES if tensors and all(name.startswith(p) for name in tensors)), None)
-        if prefix is None:
+        inside = [name for name in tensors if not name.startswith("head.")]
+        prefix = next((p for p in PREFIXES if inside and all(name.startswith(p) for name in inside)), None)
+        if prefix is None or any(prefix + name in tensors for name in tensors):
             return tensors
-        tensors = {name[len(prefix) :]: tensor for name, tensor in tensors.items()}
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def _what_it_is(path: Path) -> str:
@@ -143,8 +188,16 @@ def _what_it_is(path: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from error
+    return _parse_json(text, path)
+
+
+def _parse_json(text: str, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")

@@ -8,10 +8,16 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import Source, Tensors, heads_of, invert, rename_prefixes
+from pointvit.checkpoints.source import HEADS_BY_WIDTH, Source, Tensors, invert, rename_prefixes
 from pointvit.config import ViTConfig
 
-PREFIXES = ("vit.", "dinov2.", "deit.")
+PREFIXES = ("vit.", "dinov2.", "dinov2_with_registers.", "deit.")
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
 QKV = ("query", "key", "value")
 TOP = {
     "embeddings.cls_token": "cls_token",
@@ -36,11 +42,12 @@ DINOV2_BLOCK = {
 
 
 def matches(names: Collection[str]) -> bool:
-    return any(re.fullmatch(r"(\w+\.)?encoder\.layer\.0\.attention\.attention\.query\.weight", name) for name in names)
+    pattern = r"(\w+\.)?encoder\.layer\.0\.attention\.attention\.query\.weight"
+    return any(re.fullmatch(pattern, name) for name in names)
 
 
 def decode(tensors: Tensors) -> Tensors:
-    tensors = rename_prefixes(tensors, {prefix: "" for prefix in PREFIXES})
+    tensors = rename_prefixes(tensors, dict.fromkeys(PREFIXES, ""))
     table = DINOV2_BLOCK if _is_dinov2(tensors) else VIT_BLOCK
     decoded = rename_prefixes(tensors, TOP)
     for name in list(decoded):
@@ -57,7 +64,7 @@ def decode(tensors: Tensors) -> Tensors:
 
 
 def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
-    table = invert(VIT_BLOCK if config.trunk.layer_scale is None else DINOV2_BLOCK)
+    table = VIT_BLOCK if config.trunk.layer_scale is None else DINOV2_BLOCK
     encoded = rename_prefixes(tensors, invert(TOP))
     for name in list(encoded):
         if match := re.match(r"trunk\.blocks\.(\d+)\.(.+)", name):
@@ -67,34 +74,51 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
                 parts = zip(QKV, tensor.chunk(3), strict=True)
                 encoded |= {f"{prefix}attention.attention.{x}.{kind}": part.contiguous() for x, part in parts}
             else:
-                encoded |= rename_prefixes({match[2]: tensor}, {old: prefix + new for old, new in table.items()} | {"": prefix})
+                inner = next(iter(rename_prefixes({match[2]: tensor}, invert(table))))
+                encoded[prefix + inner] = tensor
+        elif name in tensors:
+            raise ValueError(f"the huggingface layout has no place for {name}; use pointvit.save")
     return encoded
 
 
 def settings(tensors: Tensors, config: dict[str, Any] | None) -> dict[str, Any]:
-    width = tensors["trunk.blocks.0.attn.qkv.weight"].shape[1]
+    """From ``config.json``; without one, the defaults of ``ViTConfig`` and ``Dinov2Config``.
+
+    Raises:
+        ValueError: if ``config.json`` contradicts the weights, or wants an activation that is not known.
+    """
     config = config or {}
+    width = tensors["trunk.blocks.0.attn.qkv.weight"].shape[1]
     eps = 1e-6 if "trunk.blocks.0.ls1.gamma" in tensors else 1e-12
-    activations = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
     activation = config.get("hidden_act", "gelu")
-    if activation not in activations:
-        raise ValueError(f"config.json asks for hidden_act={activation!r}, known are {', '.join(activations)}")
-    return {
-        "norm_eps": float(config.get("layer_norm_eps", eps)),
-        "activation": activations[activation],
-        "num_heads": int(config.get("num_attention_heads", heads_of(width))),
-    }
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"config.json asks for hidden_act={activation!r}, known are {known}")
+    depth = len({match[1] for name in tensors if (match := re.match(r"trunk\.blocks\.(\d+)\.", name))})
+    stated = config.get("num_hidden_layers", depth)
+    if stated != depth:
+        raise ValueError(f"config.json describes {stated} blocks, the weights have {depth}")
+    heads = config.get("num_attention_heads", HEADS_BY_WIDTH.get(width))
+    settings = {"norm_eps": float(config.get("layer_norm_eps", eps)), "activation": ACTIVATIONS[activation]}
+    return settings if heads is None else {**settings, "num_heads": int(heads)}
+
+
+def stated_grid(config: dict[str, Any] | None) -> tuple[int, int] | None:
+    """(rows, columns) of patches that ``config.json`` describes, if there is one."""
+    config = config or {}
+    if "image_size" not in config or "patch_size" not in config:
+        return None
+    size, patch = (v if isinstance(v, list) else [v, v] for v in (config["image_size"], config["patch_size"]))
+    return size[0] // patch[0], size[1] // patch[1]
 
 
 def _is_dinov2(tensors: Tensors) -> bool:
     return "encoder.layer.0.norm1.weight" in tensors
 
 
-SOURCE = Source(
-    "huggingface",
-    matches,
-    decode,
-    encode,
-    settings,
-    {"embeddings.mask_token": "used in pre-training only", "pooler.": "the pooler of BERT-style heads, which ViT has not"},
-)
+SET_ASIDE = {
+    "embeddings.mask_token": "used in pre-training only",
+    "pooler.": "the pooler of BERT-style heads, which ViT has not",
+    "decoder.": "the decoder of masked pre-training",
+}
+SOURCE = Source("huggingface", matches, decode, encode, settings, SET_ASIDE)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pointvit.checkpoints import native
 from pointvit.checkpoints.checkpoint import Checkpoint, resampled_positions
 from pointvit.checkpoints.files import CheckpointError
 from pointvit.tokenizers import ImageTokenizerConfig
@@ -17,8 +18,11 @@ from pointvit.tokenizers import ImageTokenizerConfig
 if TYPE_CHECKING:
     from pointvit.model import Pair, ViT
 
+logger = logging.getLogger(__name__)
+
 FRONT_END = ("tokenizer.",)
 HEAD = ("pool.", "fc_norm.", "pre_logits.", "head.")
+TRUNK_SETTINGS = ("num_heads", "norm_eps", "activation", "qkv_bias", "norm_pre")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,10 @@ class LoadReport:
         rows = [
             ("loaded", len(self.loaded), ""),
             ("resampled", len(self.resampled), ", ".join(self.resampled)),
-            *(("set aside", names.count(",") + 1, f"{names}: {why}") for why, names in self._by_reason().items()),
+            *(
+                ("set aside", len(names), f"{why}: {_shorten(names)}")
+                for why, names in self._by_reason().items()
+            ),
             ("new", len(self.new), _shorten(self.new)),
             ("missing", len(self.missing), _shorten(self.missing)),
             ("unexpected", len(self.unexpected), _shorten(self.unexpected)),
@@ -55,22 +62,22 @@ class LoadReport:
         lines += [f"  {label:<10} {count:>4}  {detail}".rstrip() for label, count, detail in rows if count]
         return "\n".join(lines)
 
-    def _by_reason(self) -> dict[str, str]:
+    def _by_reason(self) -> dict[str, list[str]]:
         grouped: dict[str, list[str]] = {}
         for name, why in self.set_aside.items():
             grouped.setdefault(why, []).append(name)
-        return {why: ", ".join(names) for why, names in grouped.items()}
+        return grouped
 
 
 def load_checkpoint(model: ViT | Pair, path: str | os.PathLike[str], source: str = "auto") -> LoadReport:
-    """Loads a 2D ViT checkpoint into a model that exists already; the model is untouched if anything is wrong.
+    """Loads a checkpoint into a model that exists already; if anything is wrong, the model is untouched.
 
     A pair is loaded through its image encoder, which holds the shared trunk.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CheckpointError: unless every tensor of the file is loaded or set aside for a named reason, and everything the
-            trunk needs came from the file.
+        CheckpointError: unless every tensor of the file is loaded or set aside for a named reason, and
+            everything the trunk needs came from the file.
     """
     from pointvit.model import Pair
 
@@ -84,25 +91,25 @@ def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
     """As :func:`load_checkpoint`, for an opened checkpoint whose settings the model has."""
     offered, resampled = _offered(model, checkpoint)
     wanted = model.state_dict()
-    report = LoadReport(checkpoint.source.name, str(checkpoint.path), set_aside=dict(checkpoint.set_aside))
-    own_front_end = _modality(checkpoint) == model.config.modality
+    report = LoadReport(
+        checkpoint.source.name,
+        str(checkpoint.path),
+        resampled=resampled,
+        set_aside=dict(checkpoint.set_aside),
+    )
+    same_modality = _modality(checkpoint) == model.config.modality
+    fitting_head = _fitting_head(offered, wanted) if same_modality else ()
     for name, tensor in offered.items():
-        reason = _set_aside_reason(name, tensor, wanted, own_front_end)
+        reason = _set_aside_reason(name, same_modality, fitting_head)
         if reason is not None:
             report.set_aside[name] = reason
         elif name not in wanted:
             report.unexpected.append(name)
-        elif wanted[name].shape != tensor.shape:
-            raise CheckpointError(
-                f"{checkpoint.path}: {name} has shape {tuple(tensor.shape)}, the model's has {tuple(wanted[name].shape)}"
-            )
-        elif not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
         else:
+            _check_tensor(name, tensor, wanted[name], checkpoint)
             report.loaded.append(name)
-    report.resampled.extend(resampled)
-    for name in wanted.keys() - offered.keys() | report.set_aside.keys() & wanted.keys():
-        fresh = name.startswith(HEAD) or (not own_front_end and name.startswith(FRONT_END))
+    for name in wanted.keys() - set(report.loaded):
+        fresh = name.startswith(HEAD) or (not same_modality and name.startswith(FRONT_END))
         (report.new if fresh else report.missing).append(name)
     report = _with_coverage(report, wanted)
     if report.missing or report.unexpected:
@@ -115,11 +122,12 @@ def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
         "sha256": checkpoint.sha256,
         "format": checkpoint.source.name,
     }
+    logger.info("%s", report)
     return report
 
 
 def _offered(model: ViT, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], list[str]]:
-    """The file's tensors under the model's names, with positions on the model's grid; and which were resampled."""
+    """The file's tensors under the model's names, positions on the model's grid; and which were resampled."""
     offered = dict(checkpoint.tensors)
     tokenizer = model.config.tokenizer
     if not isinstance(tokenizer, ImageTokenizerConfig) or "pos_embed" not in offered:
@@ -131,16 +139,40 @@ def _offered(model: ViT, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], lis
     return offered, ["tokenizer.pos_embed"] if changed else []
 
 
-def _set_aside_reason(name: str, tensor: Tensor, wanted: dict[str, Tensor], own_front_end: bool) -> str | None:
-    if name == "pos_embed":
+def _fitting_head(offered: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[str, ...]:
+    """The parts of the head, from the pool on, that file and model have alike.
+
+    What stands behind a part that differs was trained on other features: it would load cleanly and mean
+    nothing.
+    """
+    for i, part in enumerate(HEAD):
+        ours, theirs = ({n: t.shape for n, t in of.items() if n.startswith(part)} for of in (wanted, offered))
+        if ours != theirs:
+            return HEAD[:i]
+    return HEAD
+
+
+def _set_aside_reason(name: str, same_modality: bool, fitting_head: tuple[str, ...]) -> str | None:
+    if not same_modality and name == "pos_embed":
         return "2D positions, which points have no use for"
-    if name.startswith(FRONT_END) and not own_front_end:
+    if not same_modality and name.startswith(FRONT_END):
         return "the other modality's front end"
-    if name.startswith(HEAD) and (name not in wanted or wanted[name].shape != tensor.shape):
-        return "the file's head, the model has its own"
-    if name.startswith(HEAD) and not own_front_end:
+    if not same_modality and name.startswith(HEAD):
         return "the file's head, trained on the other modality"
+    if name.startswith(HEAD) and not name.startswith(fitting_head):
+        return "the file's head, which differs from the model's"
     return None
+
+
+def _check_tensor(name: str, tensor: Tensor, ours: Tensor, checkpoint: Checkpoint) -> None:
+    if tensor.shape != ours.shape:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} has shape {tuple(tensor.shape)}, the model's has {tuple(ours.shape)}"
+        )
+    if tensor.is_floating_point() != ours.is_floating_point():
+        raise CheckpointError(f"{checkpoint.path}: {name} is {tensor.dtype}, the model's is {ours.dtype}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
 
 
 def _modality(checkpoint: Checkpoint) -> str:
@@ -148,23 +180,22 @@ def _modality(checkpoint: Checkpoint) -> str:
 
 
 def _check_arithmetic(model: ViT, checkpoint: Checkpoint) -> None:
-    """Refuses a file whose settings differ from the model's: it would load cleanly and compute something else."""
-    if checkpoint.source is native.SOURCE and not checkpoint.config:
-        return
-    checkpoint.adapt(model.config)
-    theirs, ours = checkpoint.trunk_config(), model.config.trunk
-    for name in ("num_heads", "norm_eps", "activation", "qkv_bias", "norm_pre"):
-        if getattr(theirs, name) != getattr(ours, name):
+    """Refuses a file whose settings are not the model's: it would load and compute something else."""
+    theirs, ours = checkpoint.adapt(model.config), model.config
+    for name in (*(f"trunk.{n}" for n in TRUNK_SETTINGS), "pos_mode"):
+        expected, actual = attrgetter(name)(theirs), attrgetter(name)(ours)
+        if expected != actual:
             raise CheckpointError(
-                f"{checkpoint.path}: was trained with {name}={getattr(theirs, name)!r}, the model has "
-                f"{getattr(ours, name)!r}; build it with create_model(..., pretrained=...), which takes the file's"
+                f"{checkpoint.path}: was trained with {name}={expected!r}, the model has {actual!r}; build "
+                "the model with create_model(..., pretrained=...), which takes the file's"
             )
 
 
 def _with_coverage(report: LoadReport, wanted: dict[str, Tensor]) -> LoadReport:
     trunk = {n: t.numel() for n, t in wanted.items() if not n.startswith(FRONT_END + HEAD)}
     covered = sum(trunk[n] for n in report.loaded if n in trunk)
-    return replace(report, new=sorted(report.new), missing=sorted(report.missing), coverage=covered / sum(trunk.values()))
+    new, missing = sorted(report.new), sorted(report.missing)
+    return replace(report, new=new, missing=missing, coverage=covered / sum(trunk.values()))
 
 
 def _failure(report: LoadReport) -> str:
@@ -172,7 +203,8 @@ def _failure(report: LoadReport) -> str:
     if report.missing:
         parts.append(f"lacks {len(report.missing)} tensors the model needs ({_shorten(report.missing)})")
     if report.unexpected:
-        parts.append(f"holds {len(report.unexpected)} tensors the model has no place for ({_shorten(report.unexpected)})")
+        names = _shorten(report.unexpected)
+        parts.append(f"holds {len(report.unexpected)} tensors the model has no place for ({names})")
     return f"{report.file} ({report.source}): {' and '.join(parts)}; nothing was loaded"
 
 

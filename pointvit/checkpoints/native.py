@@ -7,26 +7,34 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import Source, Tensors, heads_of
+from pointvit.checkpoints.source import Source, Tensors
 from pointvit.config import ViTConfig
+from pointvit.tokenizers import ImageTokenizerConfig
+
+FIRST = "trunk.blocks.0.attn.qkv.weight"
+IMAGE = "image."
+"""Prefix of the image encoder in a saved pair."""
 
 
 def matches(names: Collection[str]) -> bool:
-    return "trunk.blocks.0.attn.qkv.weight" in names
+    return FIRST in names or IMAGE + FIRST in names
 
 
 def decode(tensors: Tensors) -> Tensors:
-    """Image encoders: joins the class token's position and the patches' into one table, as other sources have it."""
+    """Joins an image encoder's class position and patch positions into one table, as other sources have it.
+
+    Of a pair, the image encoder, which holds the shared trunk, loses its prefix.
+    """
+    tensors = {name.removeprefix(IMAGE): tensor for name, tensor in tensors.items()}
     if "tokenizer.proj.weight" not in tensors or "tokenizer.pos_embed" not in tensors:
         return tensors
-    tensors = dict(tensors)
     rows = [tensors.pop(n) for n in ("tokenizer.cls_pos", "tokenizer.pos_embed") if n in tensors]
     return {**tensors, "pos_embed": torch.cat(rows, dim=1)}
 
 
 def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
     tensors = dict(tensors)
-    if "pos_embed" in tensors:
+    if "pos_embed" in tensors and isinstance(config.tokenizer, ImageTokenizerConfig):
         table = tensors.pop("pos_embed")
         patches = config.tokenizer.grid[0] * config.tokenizer.grid[1]
         tensors["tokenizer.pos_embed"] = table[:, -patches:].contiguous()
@@ -36,10 +44,21 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 def settings(tensors: Tensors, config: dict[str, Any] | None) -> dict[str, Any]:
-    trunk = ((config or {}).get("model") or {}).get("trunk")
-    if trunk:
-        return {name: trunk[name] for name in ("norm_eps", "activation", "num_heads")}
-    return {"num_heads": heads_of(tensors["trunk.blocks.0.attn.qkv.weight"].shape[1])}
+    """Nothing: the description beside the weights has it all, and without one nothing is known."""
+    return {}
 
 
-SOURCE = Source("pointvit", matches, decode, encode, settings)
+def description(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What ``saving.describe`` wrote, with tuples again where JSON made lists; of a pair, its image encoder.
+
+    Raises:
+        KeyError, TypeError: if something is missing or of another kind.
+    """
+    if config is None or "kind" not in config:
+        return None
+    own = config["image"] if config["kind"] == "pair" else config
+    meta = {n: tuple(v) if n in ("image_mean", "image_std") else v for n, v in own["meta"].items()}
+    return {**own, "meta": meta}
+
+
+SOURCE = Source("pointvit", matches, decode, encode, settings, {"points.": "the point encoder of a pair"})

@@ -1,7 +1,8 @@
 """What a checkpoint source is: a name, and pure functions between the file's names and ours.
 
-"Ours" are the names of an image encoder's state dict (``trunk.blocks.0.attn.qkv.weight``, ``tokenizer.proj.weight``,
-``head.weight``), except that the position table stays whole, as ``pos_embed``; it is split and resampled while loading.
+"Ours" are the names of an image encoder's state dict (``trunk.blocks.0.attn.qkv.weight``,
+``tokenizer.proj.weight``, ``head.weight``), except that the position table stays whole, as ``pos_embed``, and
+is split and resampled while loading.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Source:
         matches: whether a file with these names is of this source.
         decode: file names and tensors -> ours; names it does not know are passed through, and reported.
         encode: ours -> file names and tensors; the inverse of ``decode``.
-        settings: what names and shapes do not tell of the model (LayerNorm eps, activation, heads), from the decoded
-            file and its ``config.json``.
-        set_aside: beginnings of file names that a model does not need, with the reason.
+        settings: what names and shapes do not tell (LayerNorm eps, activation, heads), from the
+            decoded file and its ``config.json``; the model asked for decides what is left out.
+        set_aside: beginnings of decoded names that a model does not need, with the reason.
     """
 
     name: str

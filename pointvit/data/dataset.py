@@ -26,7 +26,12 @@ class PointCloudDataset(Dataset[tuple[Tensor, int]]):
     """
 
     def __init__(
-        self, points: Tensor, labels: Tensor, class_names: Sequence[str], names: Sequence[str], up_axis: str = "z"
+        self,
+        points: Tensor,
+        labels: Tensor,
+        class_names: Sequence[str],
+        names: Sequence[str],
+        up_axis: str = "z",
     ) -> None:
         check_labels(labels, class_names, "data set")
         self.points, self.labels = points, labels
@@ -67,19 +72,24 @@ def check_finite(points: np.ndarray, where: str) -> None:
     bad = np.flatnonzero(~np.isfinite(points).all(axis=(1, 2)))
     if len(bad):
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        raise DataError(f"{where}: {len(bad)} of {len(points)} clouds hold NaN or infinite coordinates (rows {rows})")
+        raise DataError(
+            f"{where}: {len(bad)} of {len(points)} clouds hold NaN or infinite coordinates (rows {rows}); "
+            "remove them"
+        )
 
 
 def split_by_class(labels: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(N,) -> (kept indices), (held-out indices)``: a seeded ``fraction`` of each class held out, at least one shape
-    of every class that has two."""
+    """``(N,) -> (kept indices), (held-out indices)``: a seeded ``fraction`` of each class is held out.
+
+    At least one shape of every class that has two is held out, and at least one is kept.
+    """
     if not 0 < fraction < 1:
         raise ValueError(f"the held-out fraction must lie in (0, 1), got {fraction}")
     rng = np.random.default_rng(seed)
     held = []
     for label in np.unique(labels.numpy()):
         members = rng.permutation(np.flatnonzero(labels.numpy() == label))
-        count = max(1, round(fraction * len(members))) if len(members) > 1 else 0
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
         held.append(members[:count])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(labels)), out), out

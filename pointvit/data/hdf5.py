@@ -24,35 +24,43 @@ def read_hdf5_split(
 ) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
     """``points (N, P, 3|6) float32, labels (N,) int64, class_names, names`` of a split.
 
-    ``{split}_files.txt`` lists the files; of each line only the file name counts, since published lists carry the
-    prefix of some other machine. Without a list, all ``ply_data_{split}*.h5`` are read. ``normals`` appends the
-    ``normal`` array.
+    ``{split}_files.txt`` lists the files; of each line only the file name counts, since published lists carry
+    the prefix of some other machine. Without a list, all ``ply_data_{split}*.h5`` are read. ``normals``
+    appends the ``normal`` array.
 
     Raises:
         FileNotFoundError: for a missing root, list, class list or file.
         DataError: for a damaged file, labels outside the class list, or coordinates that are not finite.
     """
-    class_names = read_class_names(root / CLASS_FILE)
-    parts = [_read_file(path, normals) for path in _files(root, split)]
-    names = [name for path, (points, _) in zip(_files(root, split), parts, strict=True) for name in _shape_names(path, len(points))]
-    for path, (points, labels) in zip(_files(root, split), parts, strict=True):
+    files, class_names = _files(root, split), read_class_names(root / CLASS_FILE)
+    parts, names = [], []
+    for path in files:
+        points, labels = _read_file(path, normals)
         check_labels(labels, class_names, str(path))
         check_finite(points, str(path))
+        parts.append((points, labels))
+        names += _shape_names(path, len(points))
     sizes = {points.shape[1:] for points, _ in parts}
     if len(sizes) > 1:
-        raise DataError(f"{root}: the files of the {split} split differ in points or channels: {sorted(sizes)}")
+        raise DataError(f"{root}: the files of the {split} split differ in number of points: {sorted(sizes)}")
     return np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts]), class_names, names
 
 
 def write_hdf5_split(
-    root: Path, split: str, points: np.ndarray, labels: np.ndarray, names: Sequence[str], class_names: Sequence[str]
+    root: Path,
+    split: str,
+    points: np.ndarray,
+    labels: np.ndarray,
+    names: Sequence[str],
+    class_names: Sequence[str],
 ) -> None:
     """Writes ``points`` (N, P, 3|6) and ``labels`` (N,) as one file of the layout into an existing folder."""
     name = f"ply_data_{split}0.h5"
     with h5py.File(root / name, "w") as file:
         compression = {"compression": "gzip", "compression_opts": 4}
         file.create_dataset("data", data=points[..., :3].astype(np.float32), **compression)
-        file.create_dataset("label", data=labels.astype(np.uint8 if len(class_names) <= 256 else np.int64)[:, None])
+        kind = np.uint8 if len(class_names) <= 256 else np.int64
+        file.create_dataset("label", data=labels.astype(kind)[:, None])
         if points.shape[2] >= 6:
             file.create_dataset("normal", data=points[..., 3:6].astype(np.float32), **compression)
     (root / f"ply_data_{split}_0_id2file.json").write_text(json.dumps(list(names)), encoding="utf-8")
@@ -63,10 +71,14 @@ def write_hdf5_split(
 def read_class_names(path: Path) -> list[str]:
     """The lines of a class list, in label order."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: expected the list of classes, one name a line; it comes with the data set")
+        raise FileNotFoundError(
+            f"{path}: expected the list of classes, one a line; it comes with the data set"
+        )
     names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if len(set(names)) != len(names) or not names:
-        raise DataError(f"{path}: expected distinct class names, one a line, got {len(names)} lines, {len(set(names))} distinct")
+        raise DataError(
+            f"{path}: expected distinct class names, one a line, got {len(names)}, {len(set(names))} distinct"
+        )
     return names
 
 
@@ -81,7 +93,7 @@ def _files(root: Path, split: str) -> list[Path]:
         raise FileNotFoundError(f"{root}: expected {split}_files.txt or ply_data_{split}*.h5, found neither")
     for file in files:
         if not file.is_file():
-            raise FileNotFoundError(f"{file}: listed in {listing.name} and not there; copy the whole data set")
+            raise FileNotFoundError(f"{file}: in {listing.name}, but not there; copy the whole data set")
     return files
 
 
@@ -91,25 +103,35 @@ def _read_file(path: Path, normals: bool) -> tuple[np.ndarray, np.ndarray]:
             wanted = ["data", "label", *(["normal"] if normals else [])]
             absent = [name for name in wanted if name not in file]
             if absent:
-                raise DataError(f"{path}: expected the arrays {', '.join(wanted)}, found {', '.join(file) or 'none'}")
+                found = ", ".join(file) or "none"
+                raise DataError(f"{path}: expected the arrays {', '.join(wanted)}, found {found}")
             arrays = [np.asarray(file[name]) for name in wanted]
     except (OSError, RuntimeError, KeyError) as error:
-        raise DataError(f"{path}: not a readable HDF5 file, truncated or damaged ({error}); copy it again") from error
-    points, labels = arrays[0], arrays[1].reshape(len(arrays[1]), -1)
-    if points.ndim != 3 or points.shape[2] != 3 or labels.shape != (len(points), 1):
-        raise DataError(f"{path}: expected data (N, P, 3) and label (N, 1), got {points.shape} and {arrays[1].shape}")
+        raise DataError(
+            f"{path}: not a readable HDF5 file, cut short or damaged ({error}); copy it again"
+        ) from error
+    points, labels = arrays[0], arrays[1]
+    if points.ndim != 3 or points.shape[2] != 3 or labels.shape not in ((len(points), 1), (len(points),)):
+        raise DataError(
+            f"{path}: expected data (N, P, 3) and label (N, 1), got {points.shape}, {labels.shape}"
+        )
     if normals:
+        if arrays[2].shape != points.shape:
+            raise DataError(f"{path}: expected normal {points.shape} like data, got {arrays[2].shape}")
         points = np.concatenate([points, arrays[2]], axis=2)
-    return points.astype(np.float32), labels[:, 0].astype(np.int64)
+    return points.astype(np.float32), labels.reshape(-1).astype(np.int64)
 
 
 def _shape_names(path: Path, count: int) -> list[str]:
-    """Names from ``ply_data_train_0_id2file.json`` beside ``ply_data_train0.h5``; the file's own name where absent."""
+    """Names in ``ply_data_train_0_id2file.json`` beside ``ply_data_train0.h5``, else counted."""
     stem = path.stem.rstrip("0123456789")
     listing = path.with_name(f"{stem}_{path.stem[len(stem) :]}_id2file.json")
     if not listing.is_file():
         return [f"{path.stem}:{i}" for i in range(count)]
-    names = json.loads(listing.read_text(encoding="utf-8"))
+    try:
+        names = json.loads(listing.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{listing}: not readable as JSON ({error}); copy it again, or remove it") from error
     if not isinstance(names, list) or len(names) != count:
         raise DataError(f"{listing}: expected a list of {count} names, one for each row of {path.name}")
     return [Path(str(name)).stem for name in names]

@@ -13,11 +13,24 @@ from pointvit.data.hdf5 import has_hdf5_split, read_hdf5_split
 from pointvit.data.prepare import modelnet_from_off, modelnet_from_text
 
 SPLITS = ("train", "test")
-MODELNET10 = ("bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet")
+MODELNET10 = (
+    "bathtub",
+    "bed",
+    "chair",
+    "desk",
+    "dresser",
+    "monitor",
+    "night_stand",
+    "sofa",
+    "table",
+    "toilet",
+)
 
 
 class ModelNet40(PointCloudDataset):
-    """12,311 CAD models of 40 classes: 9,843 to train, 2,468 to test. ``[i] -> (points (P, C) float32, label)``.
+    """``[i] -> (points (P, C) float32, label)``: 12,311 CAD models of 40 classes.
+
+    9,843 of them are to train, 2,468 to test.
 
     ``root`` holds one of
 
@@ -49,18 +62,22 @@ class ModelNet40(PointCloudDataset):
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"split must be train or test, got {split!r}")
+        if num_points < 1:
+            raise ValueError(f"num_points must be at least 1, got {num_points}")
         points, labels, class_names, names, axis = _read(Path(root), split, num_points, normals)
-        if not 1 <= num_points <= points.shape[1]:
-            raise DataError(f"{root}: stores {points.shape[1]} points a shape, num_points={num_points} was asked for")
+        if num_points > points.shape[1]:
+            raise DataError(
+                f"{root}: stores {points.shape[1]} points a shape, fewer than num_points={num_points}"
+            )
         if self.classes is not None:
             points, labels, names = _only(self.classes, class_names, points, labels, names, Path(root))
             class_names = list(self.classes)
-        points = torch.from_numpy(np.ascontiguousarray(points[:, :num_points]))
-        super().__init__(points, torch.from_numpy(labels), class_names, names, up_axis or axis)
+        clouds = torch.from_numpy(np.ascontiguousarray(points[:, :num_points]))
+        super().__init__(clouds, torch.from_numpy(labels), class_names, names, up_axis or axis)
 
 
 class ModelNet10(ModelNet40):
-    """4,899 models of the ten indoor classes of ModelNet40: 3,991 to train, 908 to test. See :class:`ModelNet40`."""
+    """4,899 models of ten indoor classes of :class:`ModelNet40`: 3,991 to train, 908 to test."""
 
     classes = MODELNET10
 
@@ -69,7 +86,7 @@ def _read(
     root: Path, split: str, num_points: int, normals: bool
 ) -> tuple[np.ndarray, np.ndarray, list[str], list[str], str]:
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such folder; data/README.md says where ModelNet comes from (--data.root)")
+        raise FileNotFoundError(f"{root}: no such folder; data/README.md says where ModelNet comes from")
     for folder in (root, root / "modelnet40_ply_hdf5_2048"):
         if has_hdf5_split(folder, split):
             return (*read_hdf5_split(folder, split, normals), "z")
@@ -77,16 +94,24 @@ def _read(
         return (*modelnet_from_text(root, split, num_points, normals), "y")
     if any(root.glob("*/train/*.off")):
         if normals:
-            raise DataError(f"{root}: OFF meshes are sampled without normals; use modelnet40_normal_resampled for them")
-        return (*read_hdf5_split(modelnet_from_off(root, root / "prepared", max(2048, num_points)), split), "z")
+            raise DataError(
+                f"{root}: OFF meshes are sampled without normals; use modelnet40_normal_resampled"
+            )
+        prepared = modelnet_from_off(root, root / "prepared", max(2048, num_points))
+        return (*read_hdf5_split(prepared, split), "z")
     raise FileNotFoundError(
-        f"{root}: expected {split}_files.txt with HDF5 files, <class>/{split}/*.off meshes, or <class>/*.txt clouds, "
-        "found none of them"
+        f"{root}: expected {split}_files.txt with HDF5 files, <class>/{split}/*.off meshes, or <class>/*.txt "
+        "clouds, found none of them"
     )
 
 
 def _only(
-    classes: tuple[str, ...], class_names: list[str], points: np.ndarray, labels: np.ndarray, names: list[str], root: Path
+    classes: tuple[str, ...],
+    class_names: list[str],
+    points: np.ndarray,
+    labels: np.ndarray,
+    names: list[str],
+    root: Path,
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     absent = [name for name in classes if name not in class_names]
     if absent:

@@ -26,8 +26,8 @@ Batch = tuple[Tensor, Tensor]
 class PointCloudDataModule(pl.LightningDataModule):
     """Train, validation and test batches ``(points (B, P, C), labels (B,))``.
 
-    Validation is a seeded, class-balanced part of the training split; the test split is read only by ``test``.
-    Workers only read: training batches are augmented where the model is, each step from its own seed, so that a
+    Validation is a seeded, class-balanced part of the training split; only ``test`` reads the test split.
+    Workers only read: training batches are augmented where the model is, each from its own seed, so that a
     resumed run sees the numbers an uninterrupted one would.
     """
 
@@ -38,7 +38,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         num_points: int = 1024,
         batch_size: int = 32,
         val_fraction: float = 0.05,
-        augment: Sequence[Transform] = (RandomScaleTranslate(),),
+        augment: Sequence[Transform] | None = None,
         normals: bool = False,
         shapes_per_class: int | None = None,
         num_workers: int = 0,
@@ -51,7 +51,7 @@ class PointCloudDataModule(pl.LightningDataModule):
             num_points: P.
             batch_size: clouds per step and device.
             val_fraction: share of every class of the training split that is held out for validation.
-            augment: transforms of training batches.
+            augment: transforms of training batches, in order; RandomScaleTranslate by default, [] for none.
             normals: xyz and normals instead of xyz.
             shapes_per_class: keep this many training shapes of each class (seeded), or all.
             num_workers: reading processes; the data is in memory, so 0 is fastest.
@@ -61,17 +61,33 @@ class PointCloudDataModule(pl.LightningDataModule):
         if name not in DATASETS:
             raise ValueError(f"data.name must be one of {', '.join(DATASETS)}, got {name!r}")
         if root is None and name != "shapes":
-            raise ValueError(f"data.name={name} needs data.root, the folder of the data set (see data/README.md)")
-        if batch_size < 1:
-            raise ValueError(f"data.batch_size must be at least 1, got {batch_size}")
+            raise ValueError(
+                f"data.name={name} needs data.root, the folder of the data set (see data/README.md)"
+            )
+        if normals and name not in ("modelnet40", "modelnet10"):
+            raise ValueError(f"data.normals is for ModelNet, data.name={name} has xyz alone")
+        counts = {
+            "num_points": num_points,
+            "batch_size": batch_size,
+            "shapes_per_class": 1 if shapes_per_class is None else shapes_per_class,
+        }
+        for option, count in counts.items():
+            if count < 1:
+                raise ValueError(f"data.{option} must be at least 1, got {count}")
+        if not 0 < val_fraction < 1:
+            raise ValueError(f"data.val_fraction must lie between 0 and 1, got {val_fraction}")
+        if num_workers < 0:
+            raise ValueError(f"data.num_workers must not be negative, got {num_workers}")
         self.name, self.root, self.num_points, self.batch_size = name, root, num_points, batch_size
-        self.val_fraction, self.augment, self.normals = val_fraction, Compose(list(augment)), normals
+        self.augment = Compose([RandomScaleTranslate()] if augment is None else list(augment))
+        self.val_fraction, self.normals = val_fraction, normals
         self.shapes_per_class, self.num_workers, self.seed = shapes_per_class, num_workers, seed
         self._splits: dict[str, PointCloudDataset] = {}
 
     def setup(self, stage: str) -> None:
         if stage == "test":
-            self._splits.setdefault("test", self._read("test"))
+            if "test" not in self._splits:
+                self._splits["test"] = self._read("test")
         elif "train" not in self._splits:
             full = self._read("train")
             train, val = split_by_class(full.labels, self.val_fraction, self.seed)
@@ -83,7 +99,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         self.setup("test" if split == "test" else "fit")
         return self._splits[split]
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> DataLoader[Any]:
         data = self._splits["train"]
         per_device = len(data) // self._world()[1]
         if per_device < 2:
@@ -92,27 +108,31 @@ class PointCloudDataModule(pl.LightningDataModule):
         sampler = EpochSampler(len(data), *self._world(), seed=self.seed)
         return self._loader(data, sampler, min(self.batch_size, per_device), drop_last=True)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> DataLoader[Any]:
         return self._eval_loader("val")
 
-    def test_dataloader(self) -> DataLoader[Batch]:
+    def test_dataloader(self) -> DataLoader[Any]:
         return self._eval_loader("test")
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         if self.trainer is None or not self.trainer.training:
             return batch
         points, labels = batch
-        seed = step_seed(self.seed, self.trainer.global_step, self.trainer.global_rank)
+        # Lightning counts a batch after moving it: this is the one at hand, from 0 and over all epochs.
+        step = self.trainer.fit_loop.total_batch_idx + 1
+        seed = step_seed(self.seed, step, self.trainer.global_rank)
         generator = torch.Generator(points.device).manual_seed(seed)
         return self.augment(points, generator), labels
 
-    def _eval_loader(self, split: str) -> DataLoader[Batch]:
+    def _eval_loader(self, split: str) -> DataLoader[Any]:
         data = self._splits[split]
         rank, world = self._world()
-        # Every sample exactly once, also under DDP: ranks take turns and nothing is repeated to even them out.
+        # Every sample once, also under DDP: ranks take turns, and nothing is repeated to even them out.
         return self._loader(data, list(range(rank, len(data), world)), 2 * self.batch_size)
 
-    def _loader(self, data: PointCloudDataset, sampler: Any, batch_size: int, drop_last: bool = False) -> DataLoader[Batch]:
+    def _loader(
+        self, data: PointCloudDataset, sampler: Any, batch_size: int, drop_last: bool = False
+    ) -> DataLoader[Any]:
         return DataLoader(
             data,
             batch_size=batch_size,
@@ -139,7 +159,7 @@ class PointCloudDataModule(pl.LightningDataModule):
 
 
 class EpochSampler(Sampler[int]):
-    """A permutation of the data for every epoch, a function of (seed, epoch) alone; each rank takes its share.
+    """A permutation of the data for every epoch, a function of (seed, epoch); each rank takes its share.
 
     Lightning calls ``set_epoch``, also when it resumes.
     """
@@ -167,13 +187,11 @@ def step_seed(seed: int, step: int, rank: int = 0, stream: int = 0) -> int:
 def _few_per_class(data: PointCloudDataset, count: int | None, seed: int) -> PointCloudDataset:
     if count is None:
         return data
-    if count < 1:
-        raise ValueError(f"data.shapes_per_class must be at least 1, got {count}")
     generator = torch.Generator().manual_seed(step_seed(seed, 0, stream=2))
     order = torch.randperm(len(data), generator=generator)
     chosen = [order[data.labels[order] == label][:count] for label in range(len(data.class_names))]
     return data.subset(torch.cat(chosen).sort().values.numpy())
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pointvit.data.io import sample_triangles
+
 Triangles = NDArray[np.float64]
 Axis = Literal["x", "y", "z"]
 
@@ -130,17 +132,8 @@ def smooth_curve(knots: ArrayLike, samples: int = 6) -> NDArray[np.float64]:
 
 def sample_surface(triangles: Triangles, num_points: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """(T, 3, 3) -> (num_points, 3), uniform by area over all the triangles."""
-    a, b, c = triangles[:, 0], triangles[:, 1], triangles[:, 2]
-    area = np.cumsum(np.linalg.norm(np.cross(b - a, c - a), axis=1))
-    if not area[-1] > 0:
-        raise ValueError(
-            f"expected triangles with a positive total area to sample from, got {len(triangles)} without any."
-        )
-    # A draw within rounding of 1 may fall behind the last triangle.
-    chosen = np.searchsorted(area, rng.random(num_points) * area[-1], side="right").clip(max=len(area) - 1)
-    u, v = rng.random((2, num_points, 1))
-    root = np.sqrt(u)
-    return (1 - root) * a[chosen] + root * (1 - v) * b[chosen] + root * v * c[chosen]
+    chosen, weights = sample_triangles(triangles, num_points, rng)
+    return (weights[..., None] * triangles[chosen]).sum(axis=1)
 
 
 def corners(width: float, depth: float) -> list[tuple[float, float]]:

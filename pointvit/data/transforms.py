@@ -1,7 +1,8 @@
 """Batched transforms of point clouds: ``(B, P, C) -> (B, P, C)`` on the clouds' own device.
 
-None changes its input; ``repr`` reproduces the call; randomness comes from the generator passed in (which must live
-on the device of the points), or from torch's global one. Channels 3 to 5 are normals where a cloud has six or more.
+None changes its input; ``repr`` reproduces the call; randomness comes from the generator passed in, which
+must live on the device of the points, or from torch's global one. Channels 3 to 5 are normals where a cloud
+has six or more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 AXES = {"x": 0, "y": 1, "z": 2}
@@ -42,18 +44,22 @@ class Compose(Transform):
 
 @dataclass(frozen=True)
 class NormalizeUnitSphere(Transform):
-    """Centres each cloud on its mean and scales its farthest point to distance 1; a single point becomes zeros."""
+    """Centres each cloud on its mean, with its farthest point at distance 1; a single place becomes zeros."""
 
     def apply(self, points: Tensor, generator: Generator | None) -> Tensor:
-        xyz = points[..., :3] - points[..., :3].mean(dim=1, keepdim=True)
+        # Relative to the first point, the mean of equal coordinates has no rounding: they become exactly 0.
+        xyz = points[..., :3] - points[:, :1, :3]
+        xyz = xyz - xyz.mean(dim=1, keepdim=True)
         radius = xyz.norm(dim=2).amax(dim=1)[:, None, None]
-        xyz = torch.where(radius > 0, xyz / radius.clamp_min(torch.finfo(xyz.dtype).tiny), torch.zeros_like(xyz))
+        xyz = torch.where(
+            radius > 0, xyz / radius.clamp_min(torch.finfo(xyz.dtype).tiny), torch.zeros_like(xyz)
+        )
         return torch.cat([xyz, points[..., 3:]], dim=2)
 
 
 @dataclass(frozen=True)
 class RandomScaleTranslate(Transform):
-    """Scales each axis by a uniform factor in [low, high] and shifts each by up to ``shift`` (Point-BERT, Point-MAE)."""
+    """Scales each axis by a factor in [low, high), then shifts it by up to ``shift`` (Point-BERT)."""
 
     low: float = 2 / 3
     high: float = 3 / 2
@@ -62,13 +68,16 @@ class RandomScaleTranslate(Transform):
     def apply(self, points: Tensor, generator: Generator | None) -> Tensor:
         scale = _uniform(points, self.low, self.high, generator)
         shift = _uniform(points, -self.shift, self.shift, generator)
-        normals = torch.nn.functional.normalize(points[..., 3:6] / scale, dim=2) if points.shape[2] >= 6 else points[..., 3:6]
-        return torch.cat([points[..., :3] * scale + shift, normals, points[..., 6:]], dim=2)
+        xyz, normals, rest = _parts(points)
+        if normals is None:
+            return torch.cat([xyz * scale + shift, rest], dim=2)
+        # Normals follow the inverse transpose of what the surface does.
+        return torch.cat([xyz * scale + shift, F.normalize(normals / scale, dim=2), rest], dim=2)
 
 
 @dataclass(frozen=True)
 class RandomRotate(Transform):
-    """Turns each cloud about ``axis`` (``x``, ``y``, ``z``: the data's vertical one) by up to ``degrees`` either way."""
+    """Turns each cloud about ``axis``, ``x``, ``y`` or ``z``, by up to ``degrees`` either way."""
 
     axis: str = "z"
     degrees: float = 180.0
@@ -79,11 +88,10 @@ class RandomRotate(Transform):
 
     def apply(self, points: Tensor, generator: Generator | None) -> Tensor:
         angle = _uniform(points, -1.0, 1.0, generator)[:, 0, 0] * math.radians(self.degrees)
-        rotation = axis_rotations(self.axis, angle)
-        parts = [points[..., :3] @ rotation.mT]
-        if points.shape[2] >= 6:
-            parts.append(points[..., 3:6] @ rotation.mT)
-        return torch.cat([*parts, points[..., 3 * len(parts) :]], dim=2)
+        turn = axis_rotations(self.axis, angle).mT
+        xyz, normals, rest = _parts(points)
+        turned = [xyz @ turn] if normals is None else [xyz @ turn, normals @ turn]
+        return torch.cat([*turned, rest], dim=2)
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class RandomJitter(Transform):
 
 @dataclass(frozen=True)
 class RandomDropPoints(Transform):
-    """Drops a random share, up to ``max_ratio``, of each cloud; dropped points become its first point (PointNet++)."""
+    """Drops a share of each cloud, random up to ``max_ratio``: such points become its first (PointNet++)."""
 
     max_ratio: float = 0.875
 
@@ -122,18 +130,28 @@ def axis_rotations(axis: str, angle: Tensor) -> Tensor:
 
 
 def swap_up_axis(points: Tensor, source: str, target: str) -> Tensor:
-    """``(..., C) -> (..., C)``: coordinates (and normals) with vertical axis ``source`` turned to ``target``, by a
-    quarter turn about x: (x, y, z) of a y-up cloud becomes (x, -z, y), and back."""
+    """``(..., C) -> (..., C)``: turns the vertical axis ``source`` of coordinates and normals to ``target``.
+
+    A quarter turn about x: (x, y, z) of a y-up cloud becomes (x, -z, y), and back.
+    """
+    if not {source, target} <= {"y", "z"}:
+        raise ValueError(f"the up axis must be y or z, got {source!r} and {target!r}")
     if source == target:
         return points
-    if {source, target} != {"y", "z"}:
-        raise ValueError(f"the up axis must be y or z, got {source!r} and {target!r}")
-    parts = list(points.split(3, dim=-1)) if points.shape[-1] in (3, 6) else [points[..., :3], points[..., 3:]]
-    turned = len(parts) if points.shape[-1] in (3, 6) else 1
-    for n in range(turned):
-        x, y, z = parts[n].unbind(-1)
-        parts[n] = torch.stack([x, -z, y] if target == "z" else [x, z, -y], dim=-1)
-    return torch.cat(parts, dim=-1)
+
+    def turn(vectors: Tensor) -> Tensor:
+        x, y, z = vectors.unbind(-1)
+        return torch.stack([x, -z, y] if target == "z" else [x, z, -y], dim=-1)
+
+    xyz, normals, rest = _parts(points)
+    return torch.cat([turn(xyz), *([] if normals is None else [turn(normals)]), rest], dim=-1)
+
+
+def _parts(points: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """``(..., C) -> xyz (..., 3), normals (..., 3) or None, other channels``."""
+    if points.shape[-1] < 6:
+        return points[..., :3], None, points[..., 3:]
+    return points[..., :3], points[..., 3:6], points[..., 6:]
 
 
 def _uniform(points: Tensor, low: float, high: float, generator: Generator | None) -> Tensor:

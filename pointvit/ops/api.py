@@ -27,9 +27,9 @@ def farthest_point_sample(
 ) -> Tensor:
     """``(B, P, 3) -> (B, G)`` int64: indices of points, each the farthest from all chosen before it.
 
-    Eldar et al. 1997, as PointNet++ (Qi et al. 2017) uses it. Ties go to the lowest index. Indices are unique while
-    the cloud has points left, duplicated coordinates included; after ``length`` samples the sequence repeats from its
-    beginning.
+    Eldar et al. 1997, as PointNet++ (Qi et al. 2017) uses it. Ties go to the lowest index. Indices are unique
+    while the cloud has points left, duplicated coordinates included; after ``length`` samples the sequence
+    repeats from its beginning.
 
     Args:
         points: coordinates in any unit; float32 or float64 (half precision is computed in float32).
@@ -43,18 +43,27 @@ def farthest_point_sample(
     """
     points, lengths = _checked(points, lengths)
     _positive("num_samples", num_samples)
-    start = torch.as_tensor(start, device=points.device).long().expand(len(points))
+    start = torch.as_tensor(start, device=points.device)
+    if start.is_floating_point() or start.shape not in ((), (len(points),)):
+        raise ValueError(
+            f"start must be an integer, or integers of shape ({len(points)},), got {_short(start)}"
+        )
+    start = start.long().expand(len(points))
     if not torch.compiler.is_compiling() and bool(((start < 0) | (start >= lengths)).any()):
-        raise ValueError(f"start must index a point of each cloud (lengths {_short(lengths)}), got {_short(start)}")
+        raise ValueError(
+            f"start must index a point of each cloud (lengths {_short(lengths)}), got {_short(start)}"
+        )
     return _backend(backend).farthest_point_sample(points, num_samples, lengths, start)
 
 
 @torch.no_grad()
-def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor | None = None, backend: str = "auto") -> Tensor:
+def knn(
+    queries: Tensor, points: Tensor, k: int, lengths: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
     """``(B, G, 3), (B, P, 3) -> (B, G, K)`` int64: indices of the k nearest points, nearest first.
 
-    Euclidean distance, by differences in at least float32; ties go to the lowest index. With fewer than k points the
-    sequence of all points, nearest first, repeats.
+    Euclidean distance, by differences in at least float32; ties go to the lowest index. With fewer than k
+    points the sequence of all points, nearest first, repeats.
 
     Args:
         queries: positions to search around, in the unit of ``points``.
@@ -73,12 +82,17 @@ def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor | None = None, 
 
 @torch.no_grad()
 def ball_query(
-    queries: Tensor, points: Tensor, radius: float, k: int, lengths: Tensor | None = None, backend: str = "auto"
+    queries: Tensor,
+    points: Tensor,
+    radius: float,
+    k: int,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
 ) -> Tensor:
-    """``(B, G, 3), (B, P, 3) -> (B, G, K)`` int64: the first k points, by index, within ``radius`` of each query.
+    """``(B, G, 3), (B, P, 3) -> (B, G, K)`` int64: the first k points within ``radius`` of each query.
 
-    The grouping of PointNet++. With fewer than k inside, their sequence repeats; with none, the nearest point stands
-    in. The boundary counts as inside.
+    The grouping of PointNet++: first means lowest index, and the boundary is inside. With fewer than k
+    inside, their sequence repeats; with none, the nearest point stands in.
 
     Args:
         radius: in the unit of ``points``, greater than 0.
@@ -97,7 +111,7 @@ def ball_query(
 
 
 def group(values: Tensor, index: Tensor) -> Tensor:
-    """``(B, P, C), (B, ...) -> (B, ..., C)``: rows of ``values`` at ``index``, of any shape behind the batch."""
+    """``(B, P, C), (B, ...) -> (B, ..., C)``: rows of ``values`` at an index of any shape."""
     rows = torch.arange(len(values), device=values.device).view(-1, *(1,) * (index.ndim - 1))
     return values[rows, index]
 
@@ -107,7 +121,7 @@ def _backend(name: str) -> ModuleType:
         return native
     if name not in BACKENDS:
         raise ValueError(f"backend must be auto, {', '.join(BACKENDS)}, got {name!r}")
-    reason = available_backends()[name]
+    reason = pytorch3d_backend.why_unavailable() if name == "pytorch3d" else None  # its import is slow
     if reason is not None:
         raise ValueError(f"back end {name!r} cannot be used: {reason}")
     return BACKENDS[name]
@@ -144,5 +158,5 @@ def _positive(name: str, value: int) -> None:
 
 
 def _short(values: Tensor) -> str:
-    shown = ", ".join(str(v) for v in values[:8].tolist())
-    return f"[{shown}{', ...' if len(values) > 8 else ''}]"
+    shown = [str(v) for v in values.flatten()[:8].tolist()]
+    return f"[{', '.join(shown)}{', ...' if values.numel() > 8 else ''}]"

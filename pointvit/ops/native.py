@@ -37,7 +37,9 @@ def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:
     def nearest(query: Tensor, cloud: Tensor, n: Tensor) -> Tensor:
         distances = _masked_distances(query, cloud, n)
         order = _smallest(distances, min(k, cloud.shape[1]))
-        return order.gather(2, (torch.arange(k, device=cloud.device) % n[:, None])[:, None].expand(-1, order.shape[1], -1))
+        return order.gather(
+            2, (torch.arange(k, device=cloud.device) % n[:, None])[:, None].expand(-1, order.shape[1], -1)
+        )
 
     return _chunked(nearest, queries, points, lengths)
 
@@ -48,7 +50,8 @@ def ball_query(queries: Tensor, points: Tensor, radius: float, k: int, lengths: 
     def first_inside(query: Tensor, cloud: Tensor, n: Tensor) -> Tensor:
         distances = _masked_distances(query, cloud, n)
         closest = distances.argmin(dim=2, keepdim=True)
-        inside = distances <= radius * radius
+        limit = min(radius * radius, torch.finfo(distances.dtype).max)  # never the infinity of padding
+        inside = distances <= limit
         inside.scatter_(2, closest, inside.gather(2, closest) | ~inside.any(dim=2, keepdim=True))
         size = cloud.shape[1]
         index = torch.where(inside, torch.arange(size, device=cloud.device), size)
@@ -62,7 +65,7 @@ def ball_query(queries: Tensor, points: Tensor, radius: float, k: int, lengths: 
 def _masked_distances(queries: Tensor, points: Tensor, lengths: Tensor) -> Tensor:
     """``(B, G, 3), (B, P, 3) -> (B, G, P)``: squared distances, infinite behind the cloud's length.
 
-    Differences are taken before squaring: the expansion a^2 + b^2 - 2ab picks wrong neighbours away from the origin.
+    Differences are taken before squaring: a^2 + b^2 - 2ab picks wrong neighbours away from the origin.
     """
     dx, dy, dz = (queries[..., None, i] - points[:, None, :, i] for i in range(3))
     distances = (dx.mul_(dx)).add_(dy.mul_(dy)).add_(dz.mul_(dz))
@@ -73,21 +76,27 @@ def _masked_distances(queries: Tensor, points: Tensor, lengths: Tensor) -> Tenso
 def _smallest(distances: Tensor, k: int) -> Tensor:
     """``(B, G, P) -> (B, G, k)``: indices of the k smallest, ascending, ties by lowest index.
 
-    ``topk`` leaves ties open. Non-negative float32 numbers order like their bit patterns, so bits and index together
-    make one distinct integer key.
+    ``topk`` leaves ties open. Non-negative float32 numbers order like their bit patterns, so bits and index
+    together make one distinct integer key.
     """
     if distances.dtype != torch.float32:
         return distances.argsort(dim=2, stable=True)[..., :k]
-    keys = distances.view(torch.int32).long() << 32 | torch.arange(distances.shape[2], device=distances.device)
+    keys = distances.view(torch.int32).long() << 32 | torch.arange(
+        distances.shape[2], device=distances.device
+    )
     return keys.topk(k, dim=2, largest=False, sorted=True).values & 0xFFFFFFFF
 
 
-def _chunked(search: Callable[[Tensor, Tensor, Tensor], Tensor], queries: Tensor, points: Tensor, lengths: Tensor) -> Tensor:
-    """Runs ``search`` on slices of the batch and of the queries, so that at most ``_CHUNK`` distances exist at a time."""
+def _chunked(
+    search: Callable[[Tensor, Tensor, Tensor], Tensor], queries: Tensor, points: Tensor, lengths: Tensor
+) -> Tensor:
+    """Runs ``search`` on slices of batch and queries: at most ``_CHUNK`` distances exist at a time."""
     size = points.shape[1]
     clouds = max(1, _CHUNK // max(1, size * queries.shape[1]))
     width = max(1, _CHUNK // max(1, size * min(clouds, len(points))))
     rows = []
-    for query, cloud, n in zip(queries.split(clouds), points.split(clouds), lengths.split(clouds), strict=True):
+    for query, cloud, n in zip(
+        queries.split(clouds), points.split(clouds), lengths.split(clouds), strict=True
+    ):
         rows.append(torch.cat([search(part, cloud, n) for part in query.split(width, dim=1)], dim=1))
     return torch.cat(rows)

@@ -21,21 +21,32 @@ def why_unavailable() -> str | None:
 
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
-    """``(B, P, 3) -> (B, G)``; PyTorch3D always starts at index 0 and pads with -1 beyond a cloud's length."""
+    """``(B, P, 3) -> (B, G)``; PyTorch3D starts at index 0 and pads with -1 beyond a cloud's length."""
     from pytorch3d.ops import sample_farthest_points
 
     if bool((start != 0).any()):
-        raise ValueError("the pytorch3d back end starts farthest point sampling at index 0; use backend='torch'")
+        raise ValueError(
+            "the pytorch3d back end starts farthest point sampling at index 0; use backend='torch'"
+        )
     _, chosen = sample_farthest_points(points, lengths=lengths, K=num_samples)
     return chosen.gather(1, _wrap(num_samples, lengths))
 
 
 def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:
-    """``(B, G, 3), (B, P, 3) -> (B, G, K)``."""
+    """``(B, G, 3), (B, P, 3) -> (B, G, K)``; PyTorch3D sorts unstably and pads beyond a cloud's length."""
     from pytorch3d.ops import knn_points
 
-    order = knn_points(queries, points, lengths2=lengths, K=k).idx
-    return order.gather(2, _wrap(k, lengths)[:, None].expand_as(order))
+    if points.dtype == torch.float64 and points.device.type == "cpu":
+        raise ValueError(
+            "the pytorch3d back end finds neighbours in float32 on the CPU, got float64; use backend='torch'"
+        )
+    most = min(k, points.shape[1])
+    found = knn_points(queries, points, lengths2=lengths, K=most)
+    behind = (torch.arange(most, device=lengths.device) >= lengths[:, None])[:, None]
+    by_index = found.idx.masked_fill(behind, points.shape[1]).sort(dim=2)
+    distances = found.dists.masked_fill(behind, torch.inf).gather(2, by_index.indices)
+    order = by_index.values.gather(2, distances.argsort(dim=2, stable=True))
+    return order.gather(2, _wrap(k, lengths)[:, None].expand(-1, order.shape[1], -1))
 
 
 def _wrap(count: int, lengths: Tensor) -> Tensor:

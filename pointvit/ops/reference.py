@@ -1,4 +1,4 @@
-"""Slow, readable definitions of the point operations, one cloud at a time; the other back ends must agree with them."""
+"""Slow, readable definitions of the point operations, which the other back ends must agree with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch import Tensor
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
     """``(B, P, 3) -> (B, G)``: see :func:`pointvit.ops.farthest_point_sample`."""
     return torch.stack(
-        [_sample_one(p[:n], num_samples, int(s)) for p, n, s in zip(points, lengths.tolist(), start, strict=True)]
+        [
+            _sample_one(p[:n], num_samples, int(s))
+            for p, n, s in zip(points, lengths.tolist(), start, strict=True)
+        ]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +40,22 @@ class Scores:
         return cls(float(correct.sum() / support.sum()), float(np.nanmean(per_class)), per_class, counts)
 
     def save(self, folder: Path, class_names: list[str], title: str) -> None:
-        """Writes ``metrics.json``, ``per_class.csv``, ``confusion.csv`` and ``confusion.png``."""
+        """Writes ``metrics.json``, ``per_class.csv``, ``confusion.csv``, ``confusion.png``, each whole."""
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".scores-", dir=folder) as scratch:
+            self._write(Path(scratch), class_names, title)
+            for file in Path(scratch).iterdir():
+                file.replace(folder / file.name)
+
+    def _write(self, folder: Path, class_names: list[str], title: str) -> None:
         summary = {
             "overall_accuracy": self.overall_accuracy,
             "mean_class_accuracy": self.mean_class_accuracy,
             "shapes": int(self.confusion.sum()),
             "classes": len(class_names),
         }
-        (folder / "metrics.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(summary, indent=2, allow_nan=False)
+        (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
         with (folder / "per_class.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["class", "shapes", "accuracy"])
@@ -70,8 +78,8 @@ class Scores:
         support = np.maximum(self.confusion.sum(axis=1, keepdims=True), 1)
         image = axes.imshow(100 * self.confusion / support, cmap="cividis", vmin=0, vmax=100)
         ticks = range(len(class_names))
-        axes.set_xticks(ticks, class_names, rotation=90, fontsize=8)
-        axes.set_yticks(ticks, class_names, fontsize=8)
+        axes.set_xticks(ticks, class_names, rotation=90, fontsize=8, parse_math=False)
+        axes.set_yticks(ticks, class_names, fontsize=8, parse_math=False)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.set_title(f"{title}: OA {self.overall_accuracy:.1%}, mAcc {self.mean_class_accuracy:.1%}")

@@ -12,11 +12,15 @@ from torch.optim.lr_scheduler import LambdaLR
 TOKENS_AND_POSITIONS = ("cls_token", "reg_tokens", "cls_pos", "pos_embed", "latent")
 
 
-def parameter_groups(model: nn.Module, lr: float, weight_decay: float, trunk_lr_scale: float = 1.0) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, lr: float, weight_decay: float, trunk_lr_scale: float = 1.0
+) -> list[dict[str, Any]]:
     """Trainable parameters in at most four groups: trunk or not, decayed or not.
 
-    No decay on norms, biases, tokens and positions. The trunk, its class token included, learns at
-    ``lr * trunk_lr_scale``: pre-trained weights need smaller steps than the new tokenizer and head around them.
+    No decay on norms, biases, tokens and positions; all of ``tokenizer.pos_embed`` is a position, the table
+    of an image encoder as well as the MLP that makes the positions of points. The trunk, its class token
+    included, learns at ``lr * trunk_lr_scale``: pre-trained weights need smaller steps than the new tokenizer
+    and head around them.
     """
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -35,7 +39,10 @@ def parameter_groups(model: nn.Module, lr: float, weight_decay: float, trunk_lr_
 
 
 def warmup_cosine(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:
-    """Linear warm-up from 0, then a cosine to 0 at ``total_steps``, as a factor on each group's rate."""
+    """Linear warm-up to 1 at ``warmup_steps``, then a cosine to 0 at ``total_steps``: a factor on each rate.
+
+    The first step has 1 / (warmup_steps + 1), not 0. A warm-up longer than the training is cut off with it.
+    """
 
     def factor(step: int) -> float:
         if step < warmup_steps:

@@ -1,0 +1,114 @@
+"""The commands that are not training: predict, doctor, demo."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.table import Table
+
+PARTLY_DONE = 3
+"""Exit status when some files could not be read and the others were done."""
+
+
+def predict(args: list[str]) -> int:
+    """``pointvit predict MODEL FILE...``"""
+    parser = ArgumentParser(
+        prog="pointvit predict", description="Names the class of point cloud and mesh files."
+    )
+    parser.add_argument("model", help="a saved model folder, or a training checkpoint (.ckpt)")
+    parser.add_argument("files", nargs="+", help=".off .obj .ply .pcd .stl .xyz .txt .csv .npy .npz .h5")
+    parser.add_argument("--top", type=int, default=3, help="classes to print for each file")
+    parser.add_argument(
+        "--up",
+        default="auto",
+        choices=["auto", "y", "z"],
+        help="vertical axis of the files; auto: the surer of y and z",
+    )
+    parser.add_argument("--format", default="table", choices=["table", "json", "csv"])
+    options = parser.parse_args(args)
+
+    from pointvit.checkpoints import load
+    from pointvit.inference import answers
+    from pointvit.model import Pair
+
+    model = load(options.model)
+    classifier = model.points if isinstance(model, Pair) else model
+    rows, failed = [], 0
+    for file in options.files:
+        try:
+            answer = next(answers(classifier, [file], options.top, options.up))
+        except (ValueError, OSError, ImportError) as error:
+            failed += 1
+            print(f"pointvit: {error}", file=sys.stderr)
+        else:
+            rows.append({"file": file, "up": answer.up_axis, "classes": answer.classes})
+    _print_predictions(rows, options.format)
+    return 0 if not failed else PARTLY_DONE if rows else 2
+
+
+def _print_predictions(rows: list[dict], style: str) -> None:
+    if style == "json":
+        print(json.dumps(rows, indent=2))
+    elif style == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(["file", "up", "rank", "class", "probability"])
+        writer.writerows(
+            [row["file"], row["up"], rank, name, f"{probability:.6f}"]
+            for row in rows
+            for rank, (name, probability) in enumerate(row["classes"], start=1)
+        )
+    elif rows:
+        table = Table("file", "up", "class", "then", box=None)
+        for row in rows:
+            shown = [f"{name} {probability:.0%}" for name, probability in row["classes"]]
+            table.add_row(row["file"], row["up"], shown[0], ", ".join(shown[1:]))
+        _console().print(table)
+
+
+def doctor(args: list[str]) -> int:
+    """``pointvit doctor``: versions, devices, back ends, and a small known job."""
+    parser = ArgumentParser(
+        prog="pointvit doctor", description="Says what is installed and which back ends work."
+    )
+    parser.parse_args(args)
+
+    from pointvit.diagnosis import environment
+
+    table = Table(box=None, show_header=False)
+    for name, state in environment():
+        table.add_row(name, state)
+    _console().print(table)
+    return 0
+
+
+def demo(args: list[str]) -> int:
+    """``pointvit demo``: see :mod:`pointvit.demo`."""
+    parser = ArgumentParser(
+        prog="pointvit demo",
+        description="Pre-trains a small image ViT on rendered views, starts a point encoder from it and one "
+        "from scratch, and compares them, on synthetic shapes made here.",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/demo"), help="folder for models and pictures"
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="epochs of each training")
+    parser.add_argument(
+        "--shapes-per-class", type=int, default=None, help="training shapes per class; default 80"
+    )
+    options = parser.parse_args(args)
+
+    from pointvit.demo import run
+
+    run(options.output, options.epochs, options.shapes_per_class, _console())
+    return 0
+
+
+def _console() -> Console:
+    """Wide where the output is no terminal, so that file names are not cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

@@ -1,0 +1,422 @@
+"""Round trips through the self-describing form and through every source's layout, bit for bit."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from pointvit import Pair, ViT, create_model, create_pair, load, load_checkpoint, save, save_checkpoint
+from pointvit.checkpoints import SOURCES, saving
+from pointvit.config import ViTConfig
+from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
+from pointvit.trunk import TrunkConfig
+
+TRUNK = TrunkConfig(192, 2, 3)
+IMAGE = ViTConfig(TRUNK, ImageTokenizerConfig((32, 32), (8, 8)), num_classes=5)
+POINTS = ViTConfig(TRUNK, PointTokenizerConfig(8, 4), num_classes=4, global_pool="cls+max", head="point_mae")
+HYBRID = replace(IMAGE, tokenizer=ImageTokenizerConfig((64, 64), (16, 16), stem=(1, 1)))
+ROOT_ONLY = replace(IMAGE, tokenizer=ImageTokenizerConfig((64, 64), (16, 16), stem=()))
+
+EVERYWHERE = ("pointvit", "google", "huggingface", "timm")
+LAYOUTS: dict[str, tuple[ViTConfig, tuple[str, ...]]] = {
+    # what is written: the configuration, and the sources that have a place for it
+    "plain": (IMAGE, EVERYWHERE),
+    "no head": (replace(IMAGE, num_classes=0), EVERYWHERE),
+    "six heads": (IMAGE.override({"num_heads": 6}), EVERYWHERE),
+    "other width": (IMAGE.override({"embed_dim": 40, "num_heads": 5}), EVERYWHERE),
+    "representation": (replace(IMAGE, representation_size=24), ("pointvit", "google", "timm")),
+    "hybrid": (HYBRID, ("pointvit", "google", "timm")),
+    "root only": (ROOT_ONLY, ("pointvit", "google", "timm")),
+    "LayerScale": (IMAGE.override({"layer_scale": 0.1}), ("pointvit", "huggingface", "timm")),
+    "registers": (replace(IMAGE, num_reg_tokens=3), ("pointvit", "huggingface", "timm")),
+    "other arithmetic": (
+        IMAGE.override({"norm_eps": 1e-3, "activation": "quick_gelu"}), ("pointvit", "huggingface", "timm")
+    ),
+    "no qkv bias": (IMAGE.override({"qkv_bias": False}), ("pointvit", "huggingface", "timm")),
+    "oblong": (IMAGE.override({"img_size": (16, 64)}), ("pointvit", "huggingface", "timm")),
+    "norm_pre": (IMAGE.override({"norm_pre": True}), ("pointvit", "timm")),
+    "attention pooling": (replace(IMAGE, global_pool="map"), ("pointvit", "timm")),
+    "fc_norm": (
+        IMAGE.override({"fc_norm": True, "final_norm": False, "global_pool": "mean"}), ("pointvit", "timm")
+    ),
+    "sine-cosine positions": (IMAGE.override({"pos_embed": "sincos_2d"}), EVERYWHERE),
+    "2D positions": (IMAGE.override({"pos_embed": "learned_2d"}), ("pointvit",)),
+    "positions at every block": (replace(IMAGE, pos_mode="every_block"), ("pointvit",)),
+    "a deep head": (replace(IMAGE, head="point_mae"), ("pointvit",)),
+}  # fmt: skip
+WRITTEN = [(name, source) for name, (_, sources) in LAYOUTS.items() for source in sources]
+REFUSED = [
+    (name, source) for name, (_, sources) in LAYOUTS.items() for source in SOURCES if source not in sources
+]
+
+
+@pytest.fixture
+def build(randomise: Callable) -> Callable[..., ViT]:
+    return lambda config, seed=0: randomise(ViT(config), seed).eval()
+
+
+@pytest.fixture
+def pair(randomise: Callable) -> Pair:
+    return randomise(Pair(ViT(IMAGE), ViT(POINTS))).eval()
+
+
+def path_for(source: str, folder: Path) -> Path:
+    return folder / ("file.npz" if source == "google" else "file.safetensors")
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def images(config: ViTConfig) -> Tensor:
+    return torch.randn(2, 3, *config.tokenizer.img_size, generator=torch.Generator().manual_seed(1))
+
+
+def clouds() -> Tensor:
+    return torch.randn(2, 50, 3, generator=torch.Generator().manual_seed(1))
+
+
+def test_every_source_is_in_the_table() -> None:
+    assert {source for _, source in WRITTEN} == set(SOURCES)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("layout", "source"), WRITTEN)
+def test_round_trip(layout: str, source: str, tmp_path: Path, build: Callable) -> None:
+    config = LAYOUTS[layout][0]
+    model = build(config)
+    path = save_checkpoint(model, path_for(source, tmp_path), source)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    again = create_model("auto", pretrained=path).eval()
+    assert torch.equal(again(images(config)), model(images(config)))
+    existing = build(config, seed=1)
+    report = load_checkpoint(existing, path)
+    assert (report.source, report.coverage, report.new, report.set_aside) == (source, 1.0, [], {})
+    assert same(existing, model)
+
+
+@pytest.mark.parametrize(("layout", "source"), REFUSED)
+def test_what_a_layout_has_no_place_for_is_not_written(
+    layout: str, source: str, tmp_path: Path, build: Callable, refused: Callable
+) -> None:
+    with refused(None, "layout has no place for"):
+        save_checkpoint(build(LAYOUTS[layout][0]), path_for(source, tmp_path), source)
+    assert not list(tmp_path.iterdir())
+
+
+@torch.no_grad()
+def test_timm_reads_what_is_written_for_it(tmp_path: Path, build: Callable, error_of: Callable) -> None:
+    model = build(IMAGE)
+    theirs = VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=192, num_heads=3, depth=2, num_classes=5
+    ).eval()
+    for source in ("timm", "google"):
+        path = save_checkpoint(model, path_for(source, tmp_path), source)
+        timm.models.load_checkpoint(theirs, str(path)) if source == "timm" else theirs.load_pretrained(
+            str(path)
+        )
+        assert error_of(theirs(images(IMAGE)), model(images(IMAGE))) <= 1e-5
+
+
+@torch.no_grad()
+def test_transformers_reads_what_is_written_for_it(
+    tmp_path: Path, build: Callable, error_of: Callable
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "image_size": 32,
+        "patch_size": 8,
+    }
+    for kind, settings in (("ViT", {}), ("Dinov2", {"layer_scale": 0.1})):
+        model = build(IMAGE.override({**settings, "num_classes": 0}))
+        folder = tmp_path / kind
+        save_checkpoint(model, folder / "model.safetensors", "huggingface")
+        config_class = getattr(transformers, f"{kind}Config")
+        own = {"intermediate_size": 768, "layer_norm_eps": 1e-6} if kind == "ViT" else {}
+        config_class(**sizes, **own).save_pretrained(folder)
+        theirs = getattr(transformers, f"{kind}Model").from_pretrained(folder).eval()
+        expected = theirs(images(IMAGE)).last_hidden_state
+        assert error_of(model.forward_features(images(IMAGE)), expected) <= 1e-5
+
+
+@torch.no_grad()
+def test_the_image_encoder_of_a_pair_is_written(tmp_path: Path, pair: Pair) -> None:
+    path = save_checkpoint(pair, tmp_path / "pair.safetensors", "timm")
+    assert same(create_model("auto", pretrained=path), pair.image)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("file.npz", "timm", "a timm checkpoint is written as .safetensors, got '.npz'"),
+        ("file.pth", "huggingface", "a huggingface checkpoint is written as .safetensors, got '.pth'"),
+        ("file.safetensors", "google", "a google checkpoint is written as .npz"),
+        ("file", "timm", "got 'no ending'"),
+        ("file.safetensors", "tim", "unknown checkpoint source 'tim'; did you mean timm?"),
+    ],
+)
+def test_wrong_names(
+    name: str, source: str, message: str, tmp_path: Path, build: Callable, refused: Callable
+) -> None:
+    with refused(None, message):
+        save_checkpoint(build(IMAGE), tmp_path / name, source)
+
+
+def test_points_have_no_public_layout(tmp_path: Path, build: Callable, refused: Callable) -> None:
+    with refused(None, "only image encoders have a public layout"):
+        save_checkpoint(build(POINTS), tmp_path / "points.safetensors")
+
+
+@torch.no_grad()
+def test_half_precision_is_kept_in_value(tmp_path: Path, build: Callable) -> None:
+    model = build(IMAGE).bfloat16()
+    for source in SOURCES:
+        path = save_checkpoint(model, path_for(source, tmp_path), source)
+        assert same(create_model("auto", pretrained=path), model.float())
+        model = model.bfloat16()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_interrupted_save_checkpoint_leaves_what_was_there(
+    source: str, tmp_path: Path, build: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_for(source, tmp_path)
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    save_checkpoint(build(IMAGE), path, source)
+    before = path.read_bytes()
+    monkeypatch.setattr(saving, "save_file", interrupted)
+    monkeypatch.setattr(saving.np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(build(IMAGE, seed=1), path, source)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+# The self-describing form.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_saved_images(layout: str, tmp_path: Path, build: Callable) -> None:
+    config = LAYOUTS[layout][0]
+    model = build(config)
+    again = load(save(model, tmp_path / "saved"))
+    assert isinstance(again, ViT)
+    assert again.config == config
+    assert not again.training
+    assert same(again, model)
+    assert torch.equal(again(images(config)), model(images(config)))
+
+
+@torch.no_grad()
+def test_saved_points(tmp_path: Path, build: Callable) -> None:
+    model = build(POINTS)
+    again = load(save(model, tmp_path / "saved"))
+    assert again.config == POINTS
+    assert same(again, model)
+    assert torch.equal(again(clouds()), model(clouds()))
+
+
+@torch.no_grad()
+def test_pairs_store_the_shared_trunk_once_and_share_it_again(tmp_path: Path, pair: Pair) -> None:
+    folder = save(pair, tmp_path / "pair")
+    stored = load_file(folder / "model.safetensors")
+    unique = {id(tensor): tensor for tensor in pair.state_dict(keep_vars=True).values()}
+    assert len(stored) == len(unique) < len(pair.state_dict())
+    numbers = sum(tensor.numel() for tensor in stored.values())
+    assert numbers == sum(tensor.numel() for tensor in unique.values())
+    assert (folder / "model.safetensors").stat().st_size < 4 * numbers + 20_000
+    again = load(folder)
+    assert isinstance(again, Pair)
+    assert same(again, pair)
+    assert again.points.trunk is again.image.trunk
+    assert again.points.cls_token is again.image.cls_token
+    shared = {id(p) for p in again.image.parameters()} & {id(p) for p in again.points.parameters()}
+    assert len(shared) == len(list(again.trunk.parameters())) + 1
+    assert torch.equal(again.image(images(IMAGE)), pair.image(images(IMAGE)))
+    assert torch.equal(again.points(clouds()), pair.points(clouds()))
+
+
+@torch.no_grad()
+def test_a_named_pair(tmp_path: Path, build: Callable) -> None:
+    path = save_checkpoint(build(IMAGE), tmp_path / "image.safetensors")
+    pair = create_pair("auto", pretrained=path, num_classes=3, num_groups=8, group_size=4).eval()
+    again = load(save(pair, tmp_path / "pair"))
+    assert torch.equal(again.points(clouds()), pair.points(clouds()))
+
+
+def test_metadata_survives(tmp_path: Path, build: Callable, pair: Pair) -> None:
+    for model, part in ((build(POINTS), lambda m: m), (pair, lambda m: m.points), (pair, lambda m: m.image)):
+        meta = part(model).meta
+        meta.class_names, meta.num_points, meta.up_axis = ["été", 'a "b"', "<c>"], 4096, "y"
+        meta.image_mean, meta.image_std, meta.normalization = (0.5, 0.25, 0.125), (1.0, 2.0, 3.0), "none"
+        meta.source = {"file": "x.npz", "sha256": "0" * 64, "format": "google"}
+        again = part(load(save(model, tmp_path / "saved"))).meta
+        assert again == meta
+        assert isinstance(again.image_mean, tuple)
+        assert isinstance(again.image_std, tuple)
+        assert isinstance(again.class_names, list)
+
+
+def test_what_is_written(tmp_path: Path, build: Callable) -> None:
+    folder = save(build(POINTS), tmp_path / "a" / "b" / "saved")
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert [file.name for file in folder.parent.iterdir()] == ["saved"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert (config["pointvit"], config["kind"], config["model"]["modality"]) == (1, "model", "points")
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(ViT(POINTS).state_dict())
+
+
+def test_a_saved_model_is_replaced(tmp_path: Path, build: Callable) -> None:
+    save(build(IMAGE), tmp_path / "saved")
+    model = build(POINTS)
+    assert same(load(save(model, tmp_path / "saved")), model)
+    assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+    (tmp_path / "empty").mkdir()
+    assert same(load(save(model, tmp_path / "empty")), model)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"notes.txt": "mine"},
+        {"config.json": '{"model_type": "vit"}', "model.safetensors": "weights"},
+        {"config.json": "{", "model.safetensors": "weights"},
+        {"model.safetensors": "weights"},
+        {"config.json": '{"pointvit": 1}', "model.safetensors": "weights", "notes.txt": "mine"},
+    ],
+)
+def test_a_foreign_folder_is_not_overwritten(files: dict[str, str], tmp_path: Path, build: Callable) -> None:
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    with pytest.raises(
+        FileExistsError, match="foreign: exists and is not a saved model; choose another folder"
+    ):
+        save(build(IMAGE), folder)
+    assert {file.name: file.read_text() for file in folder.iterdir()} == files
+    assert [file.name for file in tmp_path.iterdir()] == ["foreign"]
+
+
+def test_a_file_is_not_overwritten(tmp_path: Path, build: Callable) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists and is not a saved model"):
+        save(build(IMAGE), tmp_path / "file")
+
+
+@pytest.mark.parametrize("where", ["save_file", "_described", "_put_in_place"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_interrupted_save_leaves_what_was_there(
+    where: str, existing: bool, tmp_path: Path, build: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first = tmp_path / "saved", build(IMAGE)
+    if existing:
+        save(first, folder)
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saving, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(build(IMAGE, seed=1), folder)
+    assert [file.name for file in tmp_path.iterdir()] == (["saved"] if existing else [])
+    if existing:
+        assert same(load(folder), first)
+
+
+def test_a_save_that_fails_while_replacing_puts_the_old_model_back(
+    tmp_path: Path, build: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(IMAGE)
+    folder = save(first, tmp_path / "saved")
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == folder and "previous" not in self.name:
+            raise OSError("the disk is gone")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="the disk is gone"):
+        save(build(IMAGE, seed=1), folder)
+    assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+    assert same(load(folder), first)
+
+
+def edited(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_loading_refuses_what_does_not_belong_together(
+    tmp_path: Path, build: Callable, refused: Callable
+) -> None:
+    folder = save(build(IMAGE), tmp_path / "saved")
+    original = (folder / "config.json").read_text()
+    model, meta = (json.loads(original)[part] for part in ("model", "meta"))
+    for changes, message in [
+        ({"pointvit": 2}, r"expected a model saved by pointvit \(format 1\)"),
+        ({"model": {**model, "num_classes": 6}}, "the weights do not fit the model .*head"),
+        ({"model": {**model, "trunk": {**model["trunk"], "depth": 3}}}, "the weights do not fit the model"),
+        ({"model": {**model, "trunk": {**model["trunk"], "embed_dim": 190}}}, "multiple of num_heads"),
+        ({"model": {**model, "colour": "red"}}, "does not describe a model .*unknown key 'colour'"),
+        ({"meta": {**meta, "colour": "red"}}, "does not describe a model .*colour"),
+        ({"model": None}, "does not describe a model"),
+        ({"kind": "pair"}, "does not describe a model"),
+    ]:
+        edited(folder, **changes)
+        with refused(folder, message):
+            load(folder)
+        (folder / "config.json").write_text(original)
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("trunk.norm.bias")
+    save_file(tensors, folder / "model.safetensors")
+    with refused(folder, "the weights do not fit the model .*trunk.norm.bias"):
+        load(folder)
+
+
+def test_loading_refuses_other_folders(tmp_path: Path, refused: Callable) -> None:
+    with refused(tmp_path, "model.safetensors is not there"):
+        load(tmp_path)
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    with refused(tmp_path, "config.json is not there"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with refused(tmp_path, "for other checkpoints use create_model"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with refused(tmp_path, "not valid JSON"):
+        load(tmp_path)
+    with refused(tmp_path / "none.ckpt", "no such file"):
+        load(tmp_path / "none.ckpt")
+
+
+def test_the_npz_is_plain(tmp_path: Path, build: Callable) -> None:
+    path = save_checkpoint(build(IMAGE), tmp_path / "file.npz", "google")
+    with np.load(path, allow_pickle=False) as archive:
+        assert {archive[name].dtype for name in archive.files} == {np.dtype(np.float32)}
+        assert archive["Transformer/encoderblock_1/MultiHeadDotProductAttention_1/out/kernel"].shape == (
+            3,
+            64,
+            192,
+        )
+        assert archive["embedding/kernel"].shape == (8, 8, 3, 192)

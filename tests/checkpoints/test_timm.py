@@ -1,0 +1,199 @@
+"""timm's own models, all parameters random, saved in every way such files come, against ours."""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+
+from pointvit import ViT, create_model, load_checkpoint
+from pointvit.checkpoints import Checkpoint
+
+SMALL = {"img_size": 48, "patch_size": 16, "embed_dim": 192, "num_heads": 3, "depth": 2, "num_classes": 7}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no head": {"num_classes": 0},
+    "LayerScale": {"init_values": 1.0},
+    "no position of the class token (DeiT III)": {"no_embed_class": True, "init_values": 1.0},
+    "registers (DINOv2)": {"reg_tokens": 4, "no_embed_class": True, "init_values": 1.0},
+    "no class token": {"class_token": False, "global_pool": "avg", "fc_norm": False},
+    "mean and fc_norm (MAE, BEiT)": {"global_pool": "avg"},
+    "attention pooling (SigLIP)": {"class_token": False, "global_pool": "map", "fc_norm": False},
+    "no qkv bias": {"qkv_bias": False},
+    "another mlp ratio": {"mlp_ratio": 2.5},
+    "one channel": {"in_chans": 1},
+    "oblong patches": {"patch_size": (16, 24), "img_size": (48, 72)},
+    "norm_pre (CLIP)": {"pre_norm": True, "norm_layer": partial(nn.LayerNorm, eps=1e-5)},
+}
+
+
+def images(model: VisionTransformer) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, model.in_chans, *model.patch_embed.img_size, generator=generator)
+
+
+@pytest.fixture
+def timm_vit(randomise: Callable) -> Callable[..., VisionTransformer]:
+    return lambda **settings: randomise(VisionTransformer(**{**SMALL, **settings})).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(variant: str, tmp_path: Path, timm_vit: Callable, error_of: Callable) -> None:
+    theirs = timm_vit(**VARIANTS[variant])
+    path = tmp_path / "model.pth"
+    torch.save(theirs.state_dict(), path)
+    ours = create_model("auto", pretrained=path).eval()
+    x = images(theirs)
+    assert error_of(ours.forward_features(x), theirs.forward_features(x)) <= 1e-5
+    assert error_of(ours(x), theirs(x)) <= 1e-5
+    report = load_checkpoint(ours, path)
+    assert (report.coverage, report.set_aside, report.new) == (1.0, {}, [])
+
+
+def write_safetensors(state: dict[str, Tensor], path: Path) -> Path:
+    path = path.with_suffix(".safetensors")
+    save_file(state, path)
+    return path
+
+
+def write_torch(content: Any, path: Path, legacy: bool = False) -> Path:
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+WRITERS: dict[str, Callable[[dict[str, Tensor], Path], Path]] = {
+    "safetensors": write_safetensors,
+    "legacy pickle": lambda state, path: write_torch(state, path, legacy=True),
+    "model": lambda state, path: write_torch({"model": state, "epoch": 3}, path),
+    "state_dict and module.": lambda state, path: write_torch(
+        {"state_dict": prefixed(state, "module.")}, path
+    ),
+    "compiled": lambda state, path: write_torch(prefixed(state, "module._orig_mod."), path),
+    "teacher.backbone.": lambda state, path: write_torch({"teacher": prefixed(state, "backbone.")}, path),
+    "nested": lambda state, path: write_torch(
+        {"model": {"state_dict": prefixed(state, "base_model.")}}, path
+    ),
+    "options and scores": lambda state, path: write_torch(
+        {"model": state, "args": argparse.Namespace(lr=1e-3), "best": np.float64(3.5), "step": np.int64(7)},
+        path,
+    ),
+    "not contiguous": lambda state, path: write_torch(
+        {n: t.mT.contiguous().mT if t.ndim > 1 else t for n, t in state.items()}, path
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("writer", WRITERS)
+def test_wrappings(writer: str, tmp_path: Path, timm_vit: Callable) -> None:
+    theirs = timm_vit()
+    path = WRITERS[writer](theirs.state_dict(), tmp_path / "model.pth")
+    ours = create_model("auto", pretrained=path).eval()
+    torch.testing.assert_close(ours(images(theirs)), theirs(images(theirs)), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_dino_keeps_its_projection_head_beside_the_backbone(tmp_path: Path, timm_vit: Callable) -> None:
+    theirs = timm_vit(num_classes=0)
+    state = prefixed(theirs.state_dict(), "module.backbone.") | {
+        "module.head.mlp.0.weight": torch.randn(8, 192)
+    }
+    path = write_torch({"teacher": state, "student": state}, tmp_path / "dino.pth")
+    ours = create_model("auto", pretrained=path).eval()
+    torch.testing.assert_close(ours(images(theirs)), theirs(images(theirs)), rtol=1e-5, atol=1e-5)
+    assert list(load_checkpoint(ours, path).set_aside) == ["head.mlp.0.weight"]
+
+
+@torch.no_grad()
+def test_masked_pre_training_leaves_its_decoder_aside(tmp_path: Path, timm_vit: Callable) -> None:
+    theirs = timm_vit(num_classes=0)
+    extra = {"mask_token": torch.randn(1, 1, 64), "decoder_embed.weight": torch.randn(64, 192)}
+    path = write_torch({"model": theirs.state_dict() | extra}, tmp_path / "mae.pth")
+    report = load_checkpoint(create_model("auto", pretrained=path), path)
+    assert report.set_aside.keys() == extra.keys()
+    assert report.coverage == 1.0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions(dtype: torch.dtype, tmp_path: Path, timm_vit: Callable) -> None:
+    theirs = timm_vit().to(dtype)
+    path = write_safetensors(theirs.state_dict(), tmp_path / "half")
+    ours = create_model("auto", pretrained=path).eval()
+    assert {p.dtype for p in ours.parameters()} == {torch.float32}
+    expected = theirs.float()(images(theirs))
+    torch.testing.assert_close(ours(images(theirs)), expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [32, 80, (32, 64)])
+def test_positions_are_resampled_as_in_timm(
+    size: Any, tmp_path: Path, timm_vit: Callable, error_of: Callable
+) -> None:
+    path = write_torch(timm_vit().state_dict(), tmp_path / "model.pth")
+    theirs = VisionTransformer(**{**SMALL, "img_size": size}).eval()
+    theirs.load_state_dict(checkpoint_filter_fn(torch.load(path), theirs))
+    ours = create_model("auto", pretrained=path, img_size=size).eval()
+    x = torch.randn(1, 3, *((size, size) if isinstance(size, int) else size))
+    assert error_of(ours.forward_features(x), theirs.forward_features(x)) <= 1e-5
+    assert load_checkpoint(ours, path).resampled == ["tokenizer.pos_embed"]
+
+
+@torch.no_grad()
+def test_half_precision_positions_are_resampled_in_full_precision(tmp_path: Path, timm_vit: Callable) -> None:
+    state = timm_vit().half().state_dict()
+    half = write_torch(state, tmp_path / "half.pth")
+    full = write_torch({name: tensor.float() for name, tensor in state.items()}, tmp_path / "full.pth")
+    tables = [create_model("auto", pretrained=path, img_size=80).tokenizer.pos_embed for path in (half, full)]
+    assert torch.equal(*tables)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", [0, 1])
+def test_swapped_queries_and_keys_break_parity(
+    part: int, tmp_path: Path, timm_vit: Callable, error_of: Callable
+) -> None:
+    theirs = timm_vit()
+    state = dict(theirs.state_dict())
+    for kind in ("weight", "bias"):
+        name = f"blocks.1.attn.qkv.{kind}"
+        q, k, v = state[name].chunk(3)
+        state[name] = torch.cat([k, q, v] if part == 0 else [q, v, k])
+    ours = create_model("auto", pretrained=write_torch(state, tmp_path / "swapped.pth")).eval()
+    assert error_of(ours(images(theirs)), theirs(images(theirs))) > 1e-3
+
+
+def test_the_model_asked_for_decides_what_a_clip_file_leaves_open(tmp_path: Path, timm_vit: Callable) -> None:
+    """The files of OpenAI and OpenCLIP have the same names and want different activations."""
+    path = write_torch(timm_vit(**VARIANTS["norm_pre (CLIP)"]).state_dict(), tmp_path / "clip.pth")
+    checkpoint = Checkpoint.open(path)
+    for activation in ("gelu", "quick_gelu"):
+        base = checkpoint.image_config().override({"activation": activation})
+        assert checkpoint.adapt(base).trunk.activation == activation
+        assert load_checkpoint(ViT(base), path).coverage == 1.0
+
+
+@torch.no_grad()
+def test_by_name(tmp_path: Path, randomise: Callable, error_of: Callable) -> None:
+    theirs = randomise(VisionTransformer(embed_dim=192, num_heads=3, num_classes=9)).eval()
+    path = write_torch(theirs.state_dict(), tmp_path / "tiny.pth")
+    x = torch.randn(1, 3, 224, 224)
+    ours = create_model("vit_tiny_patch16_224", pretrained=path, num_classes=9).eval()
+    assert error_of(ours(x), theirs(x)) <= 1e-5
+    fresh = create_model("vit_tiny_patch16_224", pretrained=path, num_classes=4).eval()
+    assert error_of(fresh.forward_features(x), theirs.forward_features(x)) <= 1e-5
+    points = create_model("pointvit_tiny", pretrained=path)
+    for name, tensor in theirs.blocks.state_dict().items():
+        assert torch.equal(points.trunk.blocks.state_dict()[name], tensor)

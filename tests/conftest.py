@@ -1,0 +1,52 @@
+"""Fixtures that several test files share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real data: modelnet40/, weights/ and fixtures/."""
+    value = os.environ.get("POINTVIT_DATA")
+    if not value:
+        pytest.skip("POINTVIT_DATA does not name a folder with modelnet40/, weights/ and fixtures/")
+    root = Path(value)
+    assert root.is_dir(), f"POINTVIT_DATA={value} is not a folder"
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def randomise() -> Callable[..., nn.Module]:
+    """The function ``randomise(model, seed=0)``, which fills a model with numbers that hide no mistake.
+
+    A fresh model has zeros and ones in its norms and biases, where a parameter that is swapped or left out
+    changes nothing. Here every number is random and none is zero, at a scale that keeps features near one.
+    """
+
+    def fill(model: nn.Module, seed: int = 0) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if not tensor.is_floating_point():
+                    tensor.fill_(3)
+                elif name.endswith((".gamma", "norm.weight", "running_var")) or (
+                    tensor.ndim == 1 and "weight" in name
+                ):
+                    tensor.uniform_(0.5, 1.5, generator=generator)
+                else:
+                    weights = tensor.ndim > 1 and name.endswith("weight")
+                    tensor.normal_(std=tensor[0].numel() ** -0.5 if weights else 0.3, generator=generator)
+                    tensor.add_(1e-6 * (tensor == 0))
+        return model
+
+    return fill

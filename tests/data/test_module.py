@@ -1,0 +1,224 @@
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pointvit.data import DataError, PointCloudDataModule
+from pointvit.data.hdf5 import write_hdf5_split
+from pointvit.data.module import EpochSampler, step_seed
+from pointvit.data.transforms import Compose, RandomJitter, RandomRotate, RandomScaleTranslate
+
+SIZES = {"train": [20, 30, 43], "test": [4, 11, 6]}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clouds whose first coordinate counts them: from 0 in the training split, from 1000 in the test."""
+    folder = tmp_path_factory.mktemp("modelnet")
+    for split, sizes in SIZES.items():
+        labels = np.repeat([0, 1, 2], sizes)
+        points = np.random.default_rng(0).normal(size=(len(labels), 6, 3))
+        points[:, 0, 0] = np.arange(len(labels)) + (1000 if split == "test" else 0)
+        names = [f"{split}_{i}" for i in range(len(labels))]
+        write_hdf5_split(folder, split, points, labels, names, ["a", "b", "c"])
+    return folder
+
+
+def module(root: Path, **options) -> PointCloudDataModule:
+    return PointCloudDataModule("modelnet40", str(root), **{"num_points": 6, "val_fraction": 0.1, **options})
+
+
+def numbers(loader) -> list[int]:
+    return [int(number) for points, _ in loader for number in points[:, 0, 0]]
+
+
+def test_validation_is_a_seeded_balanced_part_of_training(root):
+    data = module(root)
+    train, val, test = (data.dataset(split) for split in ("train", "val", "test"))
+    assert not set(train.names) & set(val.names)
+    assert set(train.names) | set(val.names) == {f"train_{i}" for i in range(93)}
+    assert torch.bincount(val.labels).tolist() == [2, 3, 4]
+    assert set(test.names) == {f"test_{i}" for i in range(21)}
+    assert module(root).dataset("val").names == val.names
+    assert module(root, seed=1).dataset("val").names != val.names
+
+
+def test_only_test_reads_the_test_split(root, tmp_path):
+    for file in root.iterdir():
+        if "test" not in file.name:
+            (tmp_path / file.name).symlink_to(file)
+    data = module(tmp_path)
+    for stage in ("fit", "validate"):
+        data.setup(stage)
+    assert max(numbers(data.train_dataloader()) + numbers(data.val_dataloader())) < 1000
+    with pytest.raises(FileNotFoundError):
+        data.setup("test")
+
+
+def test_splits_are_read_once(root):
+    data = module(root)
+    for stage in ("fit", "validate", "test"):
+        data.setup(stage)
+    before = {split: data.dataset(split) for split in ("train", "val", "test")}
+    for stage in ("fit", "validate", "test"):
+        data.setup(stage)
+    assert all(data.dataset(split) is dataset for split, dataset in before.items())
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (7, 0), (32, 0), (7, 1)])
+def test_an_epoch_sees_training_shapes_at_most_and_test_shapes_exactly_once(root, batch_size, workers):
+    data = module(root, batch_size=batch_size, num_workers=workers)
+    data.setup("fit")
+    data.setup("test")
+    train = Counter(numbers(data.train_dataloader()))
+    assert max(train.values()) == 1
+    assert sum(train.values()) == 84 // batch_size * batch_size
+    assert set(train) <= {int(p[0, 0]) for p in data.dataset("train").points}
+    assert sorted(numbers(data.val_dataloader())) == sorted(int(p[0, 0]) for p in data.dataset("val").points)
+    assert numbers(data.test_dataloader()) == list(range(1000, 1021))
+    assert all(len(labels) == batch_size for _, labels in data.train_dataloader())
+    for points, labels in data.test_dataloader():
+        rows = [int(number) - 1000 for number in points[:, 0, 0]]
+        assert torch.equal(labels, data.dataset("test").labels[rows])
+
+
+def test_batches_larger_than_the_data(root):
+    data = module(root, batch_size=1000)
+    data.setup("fit")
+    assert [len(labels) for _, labels in data.train_dataloader()] == [84]
+
+
+def test_order_changes_with_the_epoch_and_repeats_with_the_seed(root):
+    def epochs(**options) -> list[list[int]]:
+        data = module(root, **options)
+        data.setup("fit")
+        loader = data.train_dataloader()
+        orders = []
+        for epoch in range(3):
+            loader.sampler.set_epoch(epoch)
+            orders.append(numbers(loader))
+        return orders
+
+    orders = epochs()
+    assert orders[0] != orders[1] != orders[2]
+    assert epochs() == orders
+    assert set(map(tuple, epochs(seed=1))).isdisjoint(map(tuple, orders))
+
+
+@pytest.mark.parametrize("size", [8, 9])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_ranks_share_an_epoch_without_overlap(size, world):
+    for epoch in range(3):
+        shares = []
+        for rank in range(world):
+            sampler = EpochSampler(size, rank, world, seed=4)
+            sampler.set_epoch(epoch)
+            shares.append(list(sampler))
+            assert len(shares[-1]) == len(sampler) == size // world
+        together = [index for share in shares for index in share]
+        assert len(set(together)) == len(together)
+        assert set(together) <= set(range(size))
+
+
+def test_ranks_score_every_shape_once(root, monkeypatch):
+    data = module(root, batch_size=3)
+    data.setup("test")
+    seen = []
+    for rank in range(4):
+        monkeypatch.setattr(data, "_world", lambda rank=rank: (rank, 4))
+        seen += numbers(data.test_dataloader())
+    assert sorted(seen) == list(range(1000, 1021))
+
+
+def test_seeds_of_steps_ranks_and_uses_differ():
+    seeds = {
+        step_seed(seed, step, rank, stream)
+        for seed in range(4)
+        for step in range(50)
+        for rank in range(3)
+        for stream in range(3)
+    }
+    assert len(seeds) == 4 * 50 * 3 * 3
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert step_seed(1, 2) == step_seed(1, 2)
+
+
+def test_shapes_per_class_limits_training_alone(root):
+    data = module(root, shapes_per_class=5)
+    assert torch.bincount(data.dataset("train").labels).tolist() == [5, 5, 5]
+    assert data.dataset("val").names == module(root).dataset("val").names
+    assert len(data.dataset("test")) == 21
+    assert data.dataset("train").names == module(root, shapes_per_class=5).dataset("train").names
+    assert data.dataset("train").names != module(root, shapes_per_class=5, seed=1).dataset("train").names
+
+
+def test_augmentation_of_training_has_a_default():
+    assert PointCloudDataModule().augment == Compose([RandomScaleTranslate()])
+    assert PointCloudDataModule(augment=[]).augment == Compose([])
+    chosen = [RandomRotate("z"), RandomJitter()]
+    assert PointCloudDataModule(augment=chosen).augment == Compose(chosen)
+
+
+def test_batches_outside_a_trainer_are_left_alone(root):
+    data = module(root)
+    batch = (torch.randn(2, 6, 3), torch.tensor([0, 1]))
+    assert data.on_after_batch_transfer(batch, 0) is batch
+
+
+def test_folder_and_synthetic_shapes(tmp_path, monkeypatch):
+    monkeypatch.setattr("pointvit.data.shapes.SHAPES_PER_CLASS", {"train": 3, "test": 2})
+    for split in ("train", "test"):
+        for name in ("ball", "rod"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(4):
+                np.savetxt(tmp_path / split / name / f"{i}.xyz", np.random.default_rng(i).normal(size=(9, 3)))
+    data = PointCloudDataModule("folder", str(tmp_path), num_points=8, val_fraction=0.25)
+    assert data.dataset("train").class_names == ["ball", "rod"]
+    assert [len(data.dataset(split)) for split in ("train", "val", "test")] == [6, 2, 8]
+    shapes = PointCloudDataModule("shapes", str(tmp_path / "shapes"), num_points=4, shapes_per_class=2)
+    assert len(shapes.dataset("train")) == 40
+    assert shapes.dataset("train").points.shape[1:] == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"name": "modelnet41"},
+            "data.name must be one of modelnet40, modelnet10, shapes, folder, got 'modelnet41'",
+        ),
+        ({"name": "folder"}, "data.name=folder needs data.root"),
+        ({"batch_size": 0}, "data.batch_size must be at least 1, got 0"),
+        ({"num_points": 0}, "data.num_points must be at least 1, got 0"),
+        ({"shapes_per_class": 0}, "data.shapes_per_class must be at least 1, got 0"),
+        ({"num_workers": -1}, "data.num_workers must not be negative, got -1"),
+        ({"val_fraction": 1.5}, "data.val_fraction must lie between 0 and 1, got 1.5"),
+        ({"val_fraction": 0.0}, "data.val_fraction must lie between 0 and 1, got 0.0"),
+        ({"normals": True}, "data.normals is for ModelNet, data.name=shapes has xyz alone"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        PointCloudDataModule(**options)
+
+
+def test_too_few_shapes_for_the_devices(root, monkeypatch):
+    data = module(root, shapes_per_class=1)
+    data.setup("fit")
+    monkeypatch.setattr(data, "_world", lambda: (0, 2))
+    with pytest.raises(DataError, match="at least two shapes per device, got 3"):
+        data.train_dataloader()
+
+
+def test_real_modelnet40(data_root):
+    data = PointCloudDataModule("modelnet40", str(data_root / "modelnet40"), num_points=16)
+    train, val, test = (data.dataset(split) for split in ("train", "val", "test"))
+    assert len(train) + len(val) == 9843
+    assert len(test) == 2468
+    counts = torch.bincount(torch.cat([train.labels, val.labels]), minlength=40)
+    expected = [max(1, round(0.05 * int(count))) for count in counts]
+    assert torch.bincount(val.labels, minlength=40).tolist() == expected
+    assert not set(val.names) & set(train.names)
+    assert not set(val.names) & set(test.names)

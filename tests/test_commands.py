@@ -1,0 +1,127 @@
+"""The commands beside training, run as a user runs them."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pointvit
+from pointvit.cli import COMMANDS, main
+
+
+@pytest.fixture
+def saved(tmp_path: Path, randomise) -> Path:
+    model = pointvit.create_model("pointvit_tiny", num_classes=3, depth=1, num_groups=4, group_size=4)
+    randomise(model)
+    model.meta.class_names, model.meta.num_points = ["chair", "lamp", "table"], 32
+    return pointvit.save(model, tmp_path / "model")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / f"cloud {i}.xyz" for i in range(3)]
+    for i, path in enumerate(paths):
+        np.savetxt(path, np.random.default_rng(i).normal(size=(40, 3)))
+    return [str(path) for path in paths]
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+    assert main([]) == 2
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert pointvit.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "usage" in capsys.readouterr().out.lower()
+
+
+def test_unknown_command_names_near_ones(capsys):
+    assert main(["predcit"]) == 2
+    assert "did you mean predict" in capsys.readouterr().err
+
+
+def test_predict_table(saved, files, capsys):
+    assert main(["predict", str(saved), *files]) == 0
+    shown = capsys.readouterr().out
+    assert all(Path(file).name in shown for file in files)
+
+
+def test_predict_json_and_csv_agree(saved, files, capsys):
+    assert main(["predict", str(saved), *files, "--format", "json", "--top", "2"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["file"] for row in rows] == files
+    assert all(len(row["classes"]) == 2 and row["up"] in ("y", "z") for row in rows)
+    assert main(["predict", str(saved), *files, "--format", "csv", "--top", "2"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["class"] for row in table] == [name for row in rows for name, _ in row["classes"]]
+
+
+def test_bad_files_are_named_and_the_good_ones_done(saved, files, tmp_path, capsys):
+    (tmp_path / "empty.off").touch()
+    assert (
+        main(
+            ["predict", str(saved), files[0], str(tmp_path / "empty.off"), "nowhere.ply", "--format", "json"]
+        )
+        == 3
+    )
+    out, err = capsys.readouterr()
+    assert [row["file"] for row in json.loads(out)] == [files[0]]
+    assert "empty.off" in err
+    assert "nowhere.ply" in err
+    assert len(err.strip().splitlines()) == 2, "one sentence each"
+
+
+def test_nothing_readable_is_a_failure(saved, capsys):
+    assert main(["predict", str(saved), "nowhere.ply"]) == 2
+
+
+def test_missing_model(files, capsys):
+    assert main(["predict", "no_such_model", files[0]]) == 2
+    err = capsys.readouterr().err
+    assert "no_such_model" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_doctor_reports_back_ends_and_devices(capsys):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("torch", "cuda", "back end torch", "back end pytorch3d", "clouds of 1,024 points a second"):
+        assert word in shown
+
+
+def test_demo_end_to_end(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["demo", "--epochs", "1", "--shapes-per-class", "3", "--output", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr().out
+    assert "synthetic" in shown
+    assert "2D ViT" in shown
+    for picture in ("views.png", "curves.png", "demo.png"):
+        assert (tmp_path / "demo" / picture).stat().st_size > 5000
+    image = pointvit.create_model("auto", pretrained=tmp_path / "demo" / "image_vit.safetensors")
+    points = pointvit.load(tmp_path / "demo" / "from_2d" / "version_0" / "model")
+    assert image.config.trunk.embed_dim == points.config.trunk.embed_dim
+    assert points.meta.source["file"] == "image_vit.safetensors"
+    assert pointvit.load(tmp_path / "demo" / "from_scratch" / "version_0" / "model").meta.source == {}
+
+
+def test_import_is_light():
+    """`import pointvit` must not pull in what only training or reading files needs."""
+    heavy = ("pytorch_lightning", "open3d", "matplotlib", "h5py")
+    code = f"import sys, pointvit; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,94 @@
+"""Position embeddings: values by their formulas, resampling against timm's."""
+
+import math
+
+import pytest
+import torch
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor, nn
+
+from pointvit.positions import Learned2d, PointPositions, resample_grid, sincos_2d, square_grid
+
+
+def table(rows: int, dim: int = 8) -> Tensor:
+    return torch.randn(1, rows, dim, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("grid", "dim"), [((2, 3), 4), ((3, 2), 8), ((14, 14), 192)])
+def test_sincos_by_its_formula(grid: tuple[int, int], dim: int) -> None:
+    quarter = dim // 4
+    got = sincos_2d(grid, dim)
+    assert got.shape == (1, grid[0] * grid[1], dim)
+    assert got.dtype == torch.float32
+    for row in range(grid[0]):
+        for col in range(grid[1]):
+            omega = [10_000 ** -(i / max(1, quarter - 1)) for i in range(quarter)]
+            parts = [[f(at * w) for w in omega] for at in (col, row) for f in (math.sin, math.cos)]
+            expected = torch.tensor(parts).flatten()
+            torch.testing.assert_close(got[0, row * grid[1] + col], expected, rtol=0, atol=1e-6)
+
+
+def test_sincos_refuses_a_width_without_quarters() -> None:
+    with pytest.raises(ValueError, match="multiple of 4, got 6"):
+        sincos_2d((2, 2), 6)
+
+
+@pytest.mark.parametrize("new", [(20, 16), (7, 7), (1, 1), (14, 28)])
+def test_resampling_equals_timm(new: tuple[int, int]) -> None:
+    pos = table(196)
+    expected = resample_abs_pos_embed(pos, list(new), old_size=[14, 14], num_prefix_tokens=0)
+    torch.testing.assert_close(resample_grid(pos, (14, 14), new), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_resampling_knows_rows_from_columns() -> None:
+    """The same number of rows on another grid is still resampled; a vertical gradient stays vertical."""
+    rows = torch.arange(4.0)[:, None].expand(4, 9).reshape(1, 36, 1)
+    turned = resample_grid(rows, (4, 9), (9, 4))
+    assert not torch.equal(turned, rows)
+    image = turned.view(9, 4)
+    assert bool((image.diff(dim=0) > 0).all())
+    torch.testing.assert_close(image, image[:, :1].expand(9, 4))
+
+
+def test_resampling_to_the_same_grid_is_the_table_itself() -> None:
+    pos = table(6)
+    assert resample_grid(pos, (2, 3), (2, 3)) is pos
+
+
+def test_resampling_keeps_constants_and_precision() -> None:
+    pos = torch.full((1, 16, 4), 0.37, dtype=torch.float16)
+    resampled = resample_grid(pos, (4, 4), (7, 5))
+    assert resampled.dtype == torch.float16
+    torch.testing.assert_close(resampled, torch.full((1, 35, 4), 0.37, dtype=torch.float16))
+
+
+def test_resampling_refuses_another_number_of_rows() -> None:
+    with pytest.raises(ValueError, match="expected 2x3 = 6 position rows, got 7"):
+        resample_grid(table(7), (2, 3), (4, 4))
+
+
+def test_square_grid() -> None:
+    assert square_grid(1369, "x") == (37, 37)
+    with pytest.raises(ValueError, match=r"file\.npz: 195 position rows are not a square grid"):
+        square_grid(195, "file.npz")
+
+
+def test_learned_2d_adds_nothing_across_the_axes() -> None:
+    pos = Learned2d((3, 5), 8)
+    values = pos()
+    assert values.shape == (1, 15, 8)
+    for row in range(3):
+        for col in range(5):
+            assert torch.equal(values[0, row * 5 + col], torch.cat([pos.cols[col], pos.rows[row]]))
+    values.sum().backward()
+    assert bool((pos.rows.grad == 5).all())
+    assert bool((pos.cols.grad == 3).all())
+    with pytest.raises(ValueError, match="an even width, got 7"):
+        Learned2d((3, 5), 7)
+
+
+def test_point_positions_are_point_berts() -> None:
+    layers = list(PointPositions(96))
+    assert [type(layer) for layer in layers] == [nn.Linear, nn.GELU, nn.Linear]
+    assert [tuple(p.shape) for p in PointPositions(96).parameters()] == [(128, 3), (128,), (96, 128), (96,)]
+    assert PointPositions(96)(torch.rand(2, 7, 3)).shape == (2, 7, 96)
