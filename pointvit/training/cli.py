@@ -68,7 +68,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)
-        if not trainer.fast_dev_run:
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Lightning's own save_last leaves out the epochs that are not the best so far.
             self.last_model_path = str(Path(self.dirpath or ".") / LAST)
             trainer.save_checkpoint(self.last_model_path, weights_only=False)

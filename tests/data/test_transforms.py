@@ -140,7 +140,7 @@ def test_scale_and_shift_stay_in_their_ranges():
 
 
 def test_scaling_keeps_normals_normal():
-    """On a plane scaled axis by axis, the transformed normal is still orthogonal to it, and of unit length."""
+    """The normal of a plane that is scaled axis by axis stays orthogonal to it, and of unit length."""
     normal = torch.nn.functional.normalize(torch.tensor([1.0, 2, 3]), dim=0)
     inside = torch.randn(1, 20, 3, generator=seeded())
     inside -= (inside @ normal)[..., None] * normal

@@ -132,6 +132,11 @@ def test_switching_something_off_takes_its_callback_along(options, monkeypatch, 
     assert not any(isinstance(callback, kind) for callback in without_it)
 
 
+def test_fast_dev_run_writes_nothing(options, tmp_path):
+    assert main(["fit", *options, "--trainer.fast_dev_run", "true"]) == 0
+    assert not list((tmp_path / "runs").glob("**/*.ckpt"))
+
+
 def test_only_third_party_chatter_is_filtered():
     with quiet():
         with pytest.warns(UserWarning, match="of our own"):
