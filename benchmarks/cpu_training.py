@@ -1,8 +1,8 @@
 """Two decisions about training on the CPU, measured side by side: python benchmarks/cpu_training.py
 
 - attention by two matrix products beside PyTorch's fused kernel, forward and backward;
-- a training step of pointvit_small with and without keeping freed memory (pointvit/training/memory.py), each in a
-  process of its own, since the setting lasts as long as the process.
+- a training step of pointvit_small with and without keeping freed memory (pointvit/training/memory.py), each
+  in a process of its own, since the setting lasts as long as the process.
 
 Writes benchmarks/results/cpu_training.json, from which docs/performance.md has its tables.
 """
@@ -41,7 +41,7 @@ def median_seconds(function: Callable[[], object], repeats: int, warmup: int = 2
 
 
 def attention(dtype: torch.dtype) -> list[dict[str, object]]:
-    """One row per sequence length, ViT-S heads: seconds of forward and backward, fused and by matrix products."""
+    """One row per sequence length, ViT-S heads: seconds of forward and backward, fused and plain."""
     layer = Attention(TrunkConfig(embed_dim=384, num_heads=6))
     rows: list[dict[str, object]] = []
     for tokens, batch in SEQUENCES:

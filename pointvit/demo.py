@@ -24,8 +24,9 @@ from pointvit.data.dataset import PointCloudDataset
 from pointvit.data.module import PointCloudDataModule, step_seed
 from pointvit.diagnosis import fast_bf16
 from pointvit.model import ViT
+from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
-from pointvit.training.cli import callbacks, quiet
+from pointvit.training.cli import quiet
 from pointvit.training.memory import keep_freed_memory
 from pointvit.training.optim import parameter_groups, warmup_cosine
 from pointvit.variants import create_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
@@ -43,6 +44,24 @@ def sheet_and_curves(
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.5, 1))[0]
     _draw_sheet(left, images, labels, class_names, columns=6)
     _draw_curves(right, curves, title)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def confusion_matrix(path: Path, confusion: np.ndarray, class_names: list[str], title: str) -> Path:
+    """``(K, K)`` counts, rows are true classes: shares of each true class as a PNG."""
+    size = max(5.0, 0.26 * len(class_names) + 2.5)
+    figure = new_figure(size + 1, size)
+    axes = figure.add_subplot()
+    support = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(100 * confusion / support, cmap="cividis", vmin=0, vmax=100)
+    ticks = range(len(class_names))
+    axes.set_xticks(ticks, class_names, rotation=90, fontsize=8, parse_math=False)
+    axes.set_yticks(ticks, class_names, fontsize=8, parse_math=False)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(title)
+    figure.colorbar(image, ax=axes, shrink=0.7, label="% of the true class")
     figure.savefig(path, dpi=120)
     return path
 

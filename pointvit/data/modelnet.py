@@ -11,6 +11,7 @@ import torch
 from pointvit.data.dataset import DataError, PointCloudDataset
 from pointvit.data.hdf5 import has_hdf5_split, read_hdf5_split
 from pointvit.data.prepare import modelnet_from_off, modelnet_from_text
+from pointvit.data.transforms import NormalizeUnitSphere
 
 SPLITS = ("train", "test")
 MODELNET10 = (
@@ -91,7 +92,8 @@ def _read(
         if has_hdf5_split(folder, split):
             return (*read_hdf5_split(folder, split, normals), "z")
     if any(root.glob("modelnet*_shape_names.txt")) or any(root.glob("*/*_[0-9][0-9][0-9][0-9].txt")):
-        return (*modelnet_from_text(root, split, num_points, normals), "y")
+        points, labels, class_names, names = modelnet_from_text(root, split, num_points, normals)
+        return NormalizeUnitSphere()(torch.from_numpy(points)).numpy(), labels, class_names, names, "y"
     if any(root.glob("*/train/*.off")):
         if normals:
             raise DataError(

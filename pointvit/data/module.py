@@ -40,6 +40,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         val_fraction: float = 0.05,
         augment: Sequence[Transform] | None = None,
         normals: bool = False,
+        up_axis: str | None = None,
         shapes_per_class: int | None = None,
         num_workers: int = 0,
         seed: int = 0,
@@ -53,6 +54,7 @@ class PointCloudDataModule(pl.LightningDataModule):
             val_fraction: share of every class of the training split that is held out for validation.
             augment: transforms of training batches, in order; RandomScaleTranslate by default, [] for none.
             normals: xyz and normals instead of xyz.
+            up_axis: ``y`` or ``z``, the stored vertical axis, where it is not the data set's usual one.
             shapes_per_class: keep this many training shapes of each class (seeded), or all.
             num_workers: reading processes; the data is in memory, so 0 is fastest.
             seed: of the split, the order of batches and the augmentation.
@@ -66,6 +68,8 @@ class PointCloudDataModule(pl.LightningDataModule):
             )
         if normals and name not in ("modelnet40", "modelnet10"):
             raise ValueError(f"data.normals is for ModelNet, data.name={name} has xyz alone")
+        if up_axis not in (None, "y", "z") or (up_axis and name == "shapes"):
+            raise ValueError(f"data.up_axis must be y or z, and Shapes is z up; got {up_axis!r} for {name}")
         counts = {
             "num_points": num_points,
             "batch_size": batch_size,
@@ -80,7 +84,7 @@ class PointCloudDataModule(pl.LightningDataModule):
             raise ValueError(f"data.num_workers must not be negative, got {num_workers}")
         self.name, self.root, self.num_points, self.batch_size = name, root, num_points, batch_size
         self.augment = Compose([RandomScaleTranslate()] if augment is None else list(augment))
-        self.val_fraction, self.normals = val_fraction, normals
+        self.val_fraction, self.normals, self.up_axis = val_fraction, normals, up_axis
         self.shapes_per_class, self.num_workers, self.seed = shapes_per_class, num_workers, seed
         self._splits: dict[str, PointCloudDataset] = {}
 
@@ -153,9 +157,10 @@ class PointCloudDataModule(pl.LightningDataModule):
             return Shapes(self.root, split=split, num_points=self.num_points)
         root = Path(os.fspath(self.root or ""))
         if self.name == "folder":
-            return PointCloudFolder(root, num_points=self.num_points, split=split, seed=self.seed)
+            up = self.up_axis or "z"
+            return PointCloudFolder(root, self.num_points, split=split, seed=self.seed, up_axis=up)
         kind = ModelNet40 if self.name == "modelnet40" else ModelNet10
-        return kind(root, split=split, num_points=self.num_points, normals=self.normals)
+        return kind(root, split, self.num_points, self.normals, self.up_axis)
 
 
 class EpochSampler(Sampler[int]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,11 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from pointvit.checkpoints.files import read_torch
-from pointvit.checkpoints.saving import load_training_checkpoint, save
 from pointvit.data.module import PointCloudDataModule
+from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.memory import keep_freed_memory
 
-BEST, LAST = "best", "last.ckpt"
 logger = logging.getLogger(__name__)
 
 # What Lightning and PyTorch say of things that are as they should be here.
@@ -44,74 +42,6 @@ SWITCHES: dict[str, type[Callback]] = {
     "enable_progress_bar": RichProgressBar,
     "enable_checkpointing": ModelCheckpoint,
 }
-
-
-class BestCheckpoint(ModelCheckpoint):
-    """``best.ckpt`` by validation accuracy and ``last.ckpt`` for resuming, after every epoch.
-
-    A resumed run has a folder of its own; the best checkpoint of the run it continues, which must stand
-    beside the file it resumes from, is copied there and stays the one to beat.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            monitor="val/oa",
-            mode="max",
-            filename=BEST,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-        )
-
-    @property
-    def state_key(self) -> str:
-        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            # Lightning's own save_last leaves out the epochs that are not the best so far.
-            self.last_model_path = str(Path(self.dirpath or ".") / LAST)
-            trainer.save_checkpoint(self.last_model_path, weights_only=False)
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        self._resumed_folder = Path(trainer.ckpt_path or ".").parent
-        self._writes = trainer.is_global_zero
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if not state_dict["best_model_path"]:
-            return
-        best = self._resumed_folder / Path(state_dict["best_model_path"]).name
-        if not best.is_file():
-            logger.warning("%s is not there, so the best score so far is not known and starts anew", best)
-            return
-        copy = Path(self.dirpath or ".") / best.name
-        if self._writes and not (copy.exists() and copy.samefile(best)):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = copy.with_suffix(f".{os.getpid()}")
-            shutil.copyfile(best, unfinished)
-            unfinished.replace(copy)
-        score = state_dict["best_model_score"]
-        moved = {
-            "dirpath": self.dirpath,
-            "best_model_path": str(copy),
-            "kth_best_model_path": str(copy),
-            "best_k_models": {str(copy): score},
-            "last_model_path": "",
-        }
-        super().load_state_dict({**state_dict, **moved})
-
-
-class SaveBestModel(Callback):
-    """Writes the best checkpoint's model in the self-describing form, as ``model/`` beside the logs."""
-
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
-        log_dir = trainer.log_dir  # All ranks take part in asking for it.
-        if trainer.is_global_zero and best and log_dir is not None:
-            folder = save(load_training_checkpoint(best), Path(log_dir) / "model")
-            pl_module.print(f"Best model, ready for `pointvit predict`: {folder}")
 
 
 class PointVitCLI(LightningCLI):
@@ -175,16 +105,6 @@ def trainer_defaults() -> dict[str, Any]:
         "enable_model_summary": False,
         "callbacks": callbacks(),
     }
-
-
-def callbacks(progress: bool = True) -> list[Callback]:
-    """Best checkpoint by validation accuracy, last one for resuming, learning rate, progress, saved model."""
-    return [
-        BestCheckpoint(),
-        LearningRateMonitor("step"),
-        SaveBestModel(),
-        *([RichProgressBar(leave=True)] if progress else []),
-    ]
 
 
 def run_lightning(args: list[str]) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from pointvit import plots
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -65,23 +67,5 @@ class Scores:
             writer = csv.writer(file)
             writer.writerow(["true \\ predicted", *class_names])
             writer.writerows([name, *row] for name, row in zip(class_names, self.confusion, strict=True))
-        self._plot(folder / "confusion.png", class_names, title)
-
-    def _plot(self, path: Path, class_names: list[str], title: str) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        size = max(5.0, 0.26 * len(class_names) + 2.5)
-        figure = Figure(figsize=(size + 1, size), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        support = np.maximum(self.confusion.sum(axis=1, keepdims=True), 1)
-        image = axes.imshow(100 * self.confusion / support, cmap="cividis", vmin=0, vmax=100)
-        ticks = range(len(class_names))
-        axes.set_xticks(ticks, class_names, rotation=90, fontsize=8, parse_math=False)
-        axes.set_yticks(ticks, class_names, fontsize=8, parse_math=False)
-        axes.set_xlabel("predicted")
-        axes.set_ylabel("true")
-        axes.set_title(f"{title}: OA {self.overall_accuracy:.1%}, mAcc {self.mean_class_accuracy:.1%}")
-        figure.colorbar(image, ax=axes, shrink=0.7, label="% of the true class")
-        figure.savefig(path, dpi=120)
+        caption = f"{title}: OA {self.overall_accuracy:.1%}, mAcc {self.mean_class_accuracy:.1%}"
+        plots.confusion_matrix(folder / "confusion.png", self.confusion, class_names, caption)

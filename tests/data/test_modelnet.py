@@ -100,6 +100,7 @@ def test_text_form_is_y_up(data_root):
         data = ModelNet40(folder, "train", num_points=100, normals=True)
     assert data.up_axis == "y"
     assert data.points.shape[1:] == (100, 6)
+    assert float(data.points[..., :3].norm(dim=2).amax(dim=1).sub(1).abs().max()) < 1e-5, "unit sphere"
     torch.testing.assert_close(data.points[..., 3:].norm(dim=2).mean(), torch.tensor(1.0), rtol=0, atol=1e-2)
 
 

@@ -154,6 +154,15 @@ def test_shapes_per_class_limits_training_alone(root):
     assert data.dataset("train").names != module(root, shapes_per_class=5, seed=1).dataset("train").names
 
 
+def test_up_axis_reaches_the_data(root):
+    assert module(root).dataset("train").up_axis == "z"
+    assert module(root, up_axis="y").dataset("train").up_axis == "y"
+    with pytest.raises(ValueError, match="up_axis"):
+        PointCloudDataModule("shapes", up_axis="y")
+    with pytest.raises(ValueError, match="up_axis"):
+        module(root, up_axis="w")
+
+
 def test_augmentation_of_training_has_a_default():
     assert PointCloudDataModule().augment == Compose([RandomScaleTranslate()])
     assert PointCloudDataModule(augment=[]).augment == Compose([])

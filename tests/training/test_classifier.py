@@ -8,8 +8,9 @@ from torch import Tensor
 import pointvit
 from pointvit.data.module import PointCloudDataModule
 from pointvit.data.transforms import Compose
+from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
-from pointvit.training.cli import callbacks, quiet
+from pointvit.training.cli import quiet
 
 SETTINGS = {"embed_dim": 24, "depth": 2, "num_groups": 8, "group_size": 8, "width": 16, "drop_rate": 0.2}
 

@@ -7,6 +7,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from pointvit import plots
 from pointvit.training.metrics import Scores
 
 NAMES = ["chair", "table, round", "$bed$ <b>"]
@@ -93,7 +94,7 @@ def test_failed_write_leaves_no_part(tmp_path, monkeypatch):
     def fail(*args: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Scores, "_plot", fail)
+    monkeypatch.setattr(plots, "confusion_matrix", fail)
     with pytest.raises(OSError, match="disk full"):
         Scores.of(np.eye(3)).save(tmp_path, NAMES, "")
     assert list(tmp_path.iterdir()) == []

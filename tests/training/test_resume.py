@@ -14,8 +14,8 @@ from torch import Tensor
 import pointvit
 from pointvit.checkpoints.files import read_torch
 from pointvit.cli import main
+from pointvit.training.callbacks import BestCheckpoint
 from pointvit.training.classifier import PointClassifier
-from pointvit.training.cli import BestCheckpoint
 
 
 def same(a: Any, b: Any) -> bool:
