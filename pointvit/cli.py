@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,8 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pointvit.config import near
 
         return _fail(f"unknown command {command!r}; {near(command, COMMANDS)}")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            # The name of a file need not be in the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(command, rest)
+        status = _run(command, rest)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read the output (head, less) has seen enough. Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, FloatingPointError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 PARTLY_DONE = 3
 """Exit status when some files could not be read and the others were done."""
@@ -33,11 +34,12 @@ def predict(args: list[str]) -> int:
     options = parser.parse_args(args)
 
     from pointvit.checkpoints import load
-    from pointvit.inference import answers
+    from pointvit.inference import answers, check_request
     from pointvit.model import Pair
 
     model = load(options.model)
     classifier = model.points if isinstance(model, Pair) else model
+    check_request(classifier, options.top, options.up)
     rows, failed = [], 0
     for file in options.files:
         try:
@@ -66,7 +68,8 @@ def _print_predictions(rows: list[dict], style: str) -> None:
         table = Table("file", "up", "class", "then", box=None)
         for row in rows:
             shown = [f"{name} {probability:.0%}" for name, probability in row["classes"]]
-            table.add_row(row["file"], row["up"], shown[0], ", ".join(shown[1:]))
+            cells = (row["file"], row["up"], shown[0], ", ".join(shown[1:]))
+            table.add_row(*map(Text, cells))  # as text: a name may look like markup
         _console().print(table)
 
 
@@ -81,7 +84,7 @@ def doctor(args: list[str]) -> int:
 
     table = Table(box=None, show_header=False)
     for name, state in environment():
-        table.add_row(name, state)
+        table.add_row(name, Text(state))
     _console().print(table)
     return 0
 
@@ -101,6 +104,9 @@ def demo(args: list[str]) -> int:
         "--shapes-per-class", type=int, default=None, help="training shapes per class; default 80"
     )
     options = parser.parse_args(args)
+    for name, count in (("epochs", options.epochs), ("shapes-per-class", options.shapes_per_class)):
+        if count is not None and count < 1:
+            raise ValueError(f"--{name} must be at least 1, got {count}")
 
     from pointvit.demo import run
 

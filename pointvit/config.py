@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
 POSITION_MODES = ("once", "every_block")
+PAIRS = ("img_size", "patch_size")
+"""Settings that are (height, width), and may be given as one number for both."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class ViTConfig:
             raise ValueError(f"pos_mode must be one of {', '.join(POSITION_MODES)}, got {self.pos_mode!r}")
         if self.num_classes < 0 or self.num_reg_tokens < 0:
             raise ValueError("num_classes and num_reg_tokens must not be negative")
+        if self.representation_size is not None and self.representation_size < 1:
+            raise ValueError(f"representation_size must be at least 1, got {self.representation_size}")
 
     @property
     def modality(self) -> str:
@@ -53,14 +59,15 @@ class ViTConfig:
         """The same model with settings changed by name, wherever they live (``num_groups``, ``norm_eps``).
 
         Raises:
-            ValueError: for a name that no part of this model has; near matches are listed.
+            ValueError: for a name that no part of this model has (near matches are listed), or a value of
+                another kind than the setting's.
         """
         parts: dict[str, dict[str, Any]] = {"trunk": {}, "tokenizer": {}, "": {}}
         owners = {"trunk": self.trunk, "tokenizer": self.tokenizer, "": self}
         for name, value in settings.items():
             for part, owner in owners.items():
                 if name not in owners and name in (f.name for f in fields(owner)):
-                    parts[part][name] = _pair(value) if name in ("img_size", "patch_size") else value
+                    parts[part][name] = _as_declared(type(owner), name, value)
                     break
             else:
                 known = [f.name for owner in owners.values() for f in fields(owner) if f.name not in owners]
@@ -106,11 +113,31 @@ def _build(kind: type, data: Mapping[str, Any]) -> Any:
     for name in data:
         if name not in known:
             raise ValueError(f"unknown key {name!r} in a saved {kind.__name__}; {near(name, known)}")
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    return kind(**{name: _as_declared(kind, name, value) for name, value in data.items()})
 
 
-def _pair(value: int | Iterable[int]) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    height, width = value
-    return int(height), int(width)
+def _as_declared(owner: type, name: str, value: Any) -> Any:
+    """``value`` as the type that the field declares: numpy's numbers become plain ones, lists tuples.
+
+    Raises:
+        ValueError: if it is of another kind, such as text for a number.
+    """
+    declared = get_type_hints(owner)[name]
+    options = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+    kinds = tuple(get_origin(option) or option for option in options)
+    converted = value
+    if name in PAIRS and isinstance(value, Integral):
+        converted = (int(value), int(value))
+    elif tuple in kinds and isinstance(value, (list, tuple)):
+        whole = all(isinstance(n, Integral) for n in value)
+        converted = tuple(map(int, value)) if whole else list(value)  # a list fits nowhere
+    elif not isinstance(value, bool):
+        if int in kinds and isinstance(value, Integral):
+            converted = int(value)
+        elif float in kinds and isinstance(value, Real):
+            converted = float(value)
+    fits = isinstance(converted, kinds) and isinstance(converted, bool) == (bool in kinds)
+    if not fits or (name in PAIRS and len(converted) != 2):
+        expected = getattr(declared, "__name__", declared) if declared in kinds else declared
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return converted

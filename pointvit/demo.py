@@ -32,7 +32,7 @@ from pointvit.training.optim import parameter_groups, warmup_cosine
 from pointvit.variants import create_model
 from pointvit.views import render_points
 
-IMAGE_SIZE, VIEWS, SEED = 64, 3, 0
+IMAGE_SIZE, VIEWS, SEED = 64, 2, 0
 IMAGE_MODEL = "vit_tiny_patch8_224"
 POINT_SETTINGS = {"num_groups": 48, "group_size": 16, "patch_drop_rate": 0.25, "head": "linear"}
 

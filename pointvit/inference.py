@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,11 @@ from pointvit.data.transforms import NormalizeUnitSphere, swap_up_axis
 if TYPE_CHECKING:
     from pointvit.model import ViT
 
+logger = logging.getLogger(__name__)
+
 UP_AXES = ("auto", "y", "z")
+DENSITY = 2
+"""Clouds with fewer points than the model was trained on by more than this factor are warned of."""
 Prediction = list[tuple[str, float]]
 
 
@@ -51,41 +56,58 @@ def predict(model: ViT, sources: Sequence[Any], top: int = 5, up: str | None = N
 
 def answers(model: ViT, sources: Sequence[Any], top: int = 5, up: str | None = None) -> Iterator[Answer]:
     """As :func:`predict`, one by one as they are ready, with the axis that was chosen."""
-    if model.config.modality != "points" or model.num_classes == 0:
-        raise ValueError(
-            "predicting needs a point classifier; this model encodes images or has no head (num_classes=0)"
-        )
-    if up not in (None, *UP_AXES):
-        raise ValueError(f"up must be one of {', '.join(UP_AXES)}, got {up!r}")
-    if top < 1:
-        raise ValueError(f"top must be at least 1, got {top}")
+    check_request(model, top, up)
     names = model.meta.class_names or [f"class {i}" for i in range(model.num_classes)]
     axes = ["z", "y"] if up == "auto" else [up or model.meta.up_axis]
     for source in sources:
         cloud = load_cloud(model, source)
         views = torch.stack([_into_frame(model, cloud, axis) for axis in axes])
         probabilities = _probabilities(model, views)
+        if not bool(probabilities.isfinite().all()):
+            raise ValueError(
+                f"{_name(source)}: the model's answer is not a number; its weights or the coordinates are "
+                "beyond what its precision holds"
+            )
         surest = int(probabilities.amax(dim=1).argmax())
         best = probabilities[surest].topk(min(top, len(names)))
         classes = [(names[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         yield Answer(classes, axes[surest], len(cloud))
 
 
+def check_request(model: ViT, top: int, up: str | None) -> None:
+    """Raises ValueError for what no file could be predicted with."""
+    if model.config.modality != "points" or model.num_classes == 0:
+        raise ValueError(
+            "predicting needs a point classifier; this model encodes images or has no head (num_classes=0)"
+        )
+    if up not in (None, *UP_AXES):
+        raise ValueError(f"up must be one of {', '.join(UP_AXES)}, got {up!r}")
+    if not hasattr(top, "__index__"):
+        raise ValueError(f"top must be a whole number, got {top!r}")
+    if top < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
+
+
 def load_cloud(model: ViT, source: Any) -> Tensor:
     """Path, array or tensor -> ``(P, C)`` float32 with as many points as the model was trained on, at most.
 
-    Meshes are sampled by area, larger clouds thinned at random; both with a fixed seed.
+    Meshes are sampled by area, larger clouds thinned at random; both with a fixed seed. Points that are not
+    finite are left out, with a warning, as there is of a cloud with far fewer points than in training.
     """
     wanted, channels = model.meta.num_points, model.config.tokenizer.in_chans
     if isinstance(source, (str, os.PathLike)):
         cloud = read_points(os.fspath(source), num_samples=wanted)
+        _warn(source, len(cloud.points), cloud.num_dropped, wanted)
         parts = [cloud.points]
         if channels >= 6:
             if cloud.normals is None:
                 raise ValueError(f"{source}: the model was trained with normals, and this file has none")
             parts.append(cloud.normals)
         return torch.from_numpy(np.concatenate(parts, axis=1))
-    points = torch.as_tensor(np.asarray(source.detach().cpu() if isinstance(source, Tensor) else source))
+    try:
+        points = source.detach().cpu() if isinstance(source, Tensor) else torch.as_tensor(np.asarray(source))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a cloud must be a path or numbers of shape (P, {channels}) ({error})") from error
     if points.ndim != 2 or points.shape[1] != channels or len(points) == 0:
         raise ValueError(f"a cloud must have shape (P, {channels}) with P >= 1, got {tuple(points.shape)}")
     points = points.double()
@@ -93,10 +115,22 @@ def load_cloud(model: ViT, source: Any) -> Tensor:
     if not bool(finite.any()):
         raise ValueError("every point of the cloud is NaN or infinite")
     points = points[finite]
+    _warn(_name(source), len(points), int((~finite).sum()), wanted)
     points[:, :3] -= points[:, :3].mean(dim=0)  # in float64: survey coordinates would collapse in float32
     if wanted is not None and len(points) > wanted:
         points = points[torch.from_numpy(np.random.default_rng(0).choice(len(points), wanted, replace=False))]
     return points.float()
+
+
+def _warn(name: Any, count: int, dropped: int, wanted: int | None) -> None:
+    if dropped:
+        logger.warning("%s: points that are NaN or infinite were left out: %d", name, dropped)
+    if wanted is not None and DENSITY * count < wanted:
+        logger.warning("%s: has %d points, the model was trained on %d", name, count, wanted)
+
+
+def _name(source: Any) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the cloud"
 
 
 def _into_frame(model: ViT, cloud: Tensor, up: str) -> Tensor:

@@ -15,6 +15,9 @@ from pointvit.pooling import Pool, make_head
 from pointvit.tokenizers import ImageTokenizer, ImageTokenizerConfig, PointTokenizer
 from pointvit.trunk import Trunk
 
+UP_AXES = ("y", "z")
+NORMALIZATIONS = ("unit_sphere", "none")
+
 
 @dataclass
 class Metadata:
@@ -30,6 +33,18 @@ class Metadata:
     image_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     source: dict[str, str] = field(default_factory=dict)
     """``file``, ``sha256`` and ``format`` of the checkpoint behind the trunk; empty if from scratch."""
+
+    def __post_init__(self) -> None:
+        names = self.class_names
+        if not (names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names))):
+            raise ValueError(f"class_names must be a list of names, or None, got {names!r}")
+        if self.num_points is not None and not (isinstance(self.num_points, int) and self.num_points > 0):
+            raise ValueError(f"num_points must be a number of at least 1, or None, got {self.num_points!r}")
+        if self.up_axis not in UP_AXES or self.normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"up_axis must be y or z and normalization unit_sphere or none, got {self.up_axis!r} and "
+                f"{self.normalization!r}"
+            )
 
 
 class ViT(nn.Module):
@@ -139,7 +154,10 @@ class ViT(nn.Module):
         """A new head for ``num_classes`` (0: none), optionally with another pool.
 
         Everything before it is kept, except ``fc_norm`` and ``pre_logits`` where the pool's width changes.
+        Class names are forgotten where their number changes.
         """
+        if num_classes != self.num_classes:
+            self.meta.class_names = None
         old, fc_norm, pre_logits = self.pool, self.fc_norm, self.pre_logits
         pool = self.config.global_pool if global_pool is None else global_pool
         self._build_head(replace(self.config, num_classes=num_classes, global_pool=pool))

@@ -18,8 +18,9 @@ def sincos_2d(grid: tuple[int, int], dim: int, temperature: float = 10_000.0) ->
     """
     if dim % 4:
         raise ValueError(f"a 2D sine-cosine embedding needs a width that is a multiple of 4, got {dim}")
-    omega = temperature ** -torch.linspace(0, 1, dim // 4, dtype=torch.float64)
     rows, cols = (torch.arange(n, dtype=torch.float64) for n in grid)
+    # The device is given, since transformers lets linspace leave the surrounding `with torch.device("meta")`.
+    omega = temperature ** -torch.linspace(0, 1, dim // 4, dtype=torch.float64, device=rows.device)
     y, x = (torch.meshgrid(rows, cols, indexing="ij")[i].flatten()[:, None] * omega for i in (0, 1))
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()[None]
 

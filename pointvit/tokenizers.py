@@ -170,7 +170,6 @@ class PointTokenizer(nn.Module):
         dtype = next(self.pos_embed.parameters()).dtype
         return Tokens(self.embed(neighborhoods.to(dtype)), self.pos_embed(centers.to(dtype)), centers)
 
-    @torch.no_grad()
     def group(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``(B, P, C) -> (B, G, K, C), (B, G, 3)``: groups with xyz relative to their centres, and those."""
         if x.ndim != 3 or x.shape[2] != self.config.in_chans or x.shape[1] < 1:
@@ -211,7 +210,7 @@ class MiniPointNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        groups, size = x.shape[:2], x.shape[2]
+        batch, groups, size = x.shape[:3]  # all given below, since an empty batch leaves none to infer
         points = self.first(rearrange(x, "b g k c -> (b g k) c"))
         points = rearrange(points, "(n k) c -> n k c", k=size)
         pooled = points.amax(dim=1)
@@ -221,7 +220,7 @@ class MiniPointNet(nn.Module):
         of_global, of_point = mix.weight.split(points.shape[-1], dim=1)
         hidden = F.linear(points, of_point) + F.linear(pooled, of_global, mix.bias)[:, None]
         tokens = out(act(norm(rearrange(hidden, "n k c -> (n k) c"))))
-        return rearrange(tokens, "(b g k) d -> b g k d", b=groups[0], k=size).amax(dim=2)
+        return rearrange(tokens, "(b g k) d -> b g k d", b=batch, g=groups, k=size).amax(dim=2)
 
 
 def _random_subset(batch: int, count: int, drop_rate: float, device: torch.device) -> Tensor:

@@ -42,6 +42,11 @@ class TrunkConfig:
     """Stochastic depth (Huang et al. 2016), growing from 0 at the first block to this at the last."""
 
     def __post_init__(self) -> None:
+        if min(self.embed_dim, self.depth, self.num_heads, self.hidden_dim) < 1:
+            raise ValueError(
+                "a trunk needs embed_dim, depth and num_heads >= 1 and a positive mlp_ratio, got "
+                f"{self.embed_dim}, {self.depth}, {self.num_heads} and {self.mlp_ratio}"
+            )
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"embed_dim must be a multiple of num_heads, got embed_dim={self.embed_dim} and "

@@ -150,6 +150,11 @@ def create_pair(
         settings: further settings of the image model and the shared trunk.
     """
     image = create_model(name, pretrained, num_classes=num_classes, **settings)
+    if image.config.modality != "image":
+        raise ValueError(
+            f"a pair is named by its image encoder, and {name!r} encodes points; choose one of "
+            f"{', '.join(list_models('vit_')[:3])}, ..."
+        )
     config = replace(
         image.config,
         tokenizer=PointTokenizerConfig(num_groups, group_size),

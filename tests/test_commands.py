@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,53 @@ def test_import_is_light():
     code = f"import sys, pointvit; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(saved, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = ["[red]x[reset].xyz", ":smile:.xyz", "[bold].xyz"]
+    for name in names:
+        Path(name).write_bytes(Path(files[0]).read_bytes())
+    model = pointvit.load(saved)
+    model.meta.class_names = ["[b]chair", "[i]lamp", "[u]table"]
+    pointvit.save(model, saved)
+    assert main(["predict", str(saved), *names]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*names, *model.meta.class_names))
+
+
+def test_a_wrong_option_is_told_once(saved, files, capsys):
+    assert main(["predict", str(saved), *files, "--top", "0"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["pointvit: top must be at least 1, got 0"]
+
+
+def test_weights_of_another_kind_as_model(files, tmp_path, capsys):
+    image = pointvit.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
+    path = pointvit.save_checkpoint(image, tmp_path / "image.safetensors")
+    for model, said in ((path, "expected the folder of a saved model"), (tmp_path / "no", "no such folder")):
+        assert main(["predict", str(model), files[0]]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert str(model) in err
+
+
+def test_demo_options_are_checked_before_anything_is_made(tmp_path, capsys):
+    for option in ("--epochs", "--shapes-per-class"):
+        assert main(["demo", option, "0", "--output", str(tmp_path / "demo")]) == 2
+        assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_reader_that_stops_early_is_no_error(saved, files):
+    """As ``pointvit predict ... | head -1``; also a name that the output's encoding does not have."""
+    odd = Path(files[0]).with_name("tür.xyz")
+    odd.write_bytes(Path(files[0]).read_bytes())
+    command = [sys.executable, "-m", "pointvit.cli", "predict", str(saved), str(odd), "--format", "csv"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert rb"t\xfcr.xyz" in done.stdout
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

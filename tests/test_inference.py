@@ -128,3 +128,34 @@ def test_bad_options(model, cloud):
         pointvit.create_model("vit_tiny_patch16_224").predict(cloud)
     with pytest.raises(ValueError, match="num_classes=0"):
         pointvit.create_model("pointvit_tiny", num_classes=0).predict(cloud)
+
+
+def test_few_points_and_dropped_points_are_told(model, cloud, tmp_path: Path, caplog):
+    model.predict(cloud)
+    assert not caplog.messages
+    dirty = np.concatenate([cloud[:20], np.full((3, 3), np.nan)])
+    np.savetxt(tmp_path / "dirty.xyz", dirty)
+    for source, name in ((dirty, "the cloud"), (tmp_path / "dirty.xyz", str(tmp_path / "dirty.xyz"))):
+        caplog.clear()
+        model.predict(source)
+        assert caplog.messages == [
+            f"{name}: points that are NaN or infinite were left out: 3",
+            f"{name}: has 20 points, the model was trained on 64",
+        ]
+
+
+def test_an_answer_that_is_no_number_is_refused(model, cloud):
+    model.trunk.norm.weight.data[0] = torch.nan
+    with pytest.raises(ValueError, match="the cloud: the model's answer is not a number"):
+        model.predict(cloud)
+
+
+@pytest.mark.parametrize("source", [None, np.array(["a", "b"]), [[0, 0, 0], [1, 1]]])
+def test_what_is_no_cloud(model, source):
+    with pytest.raises(ValueError, match=r"a path or numbers of shape \(P, 3\)"):
+        model.predict(source)
+
+
+def test_half_precision_clouds(model, cloud):
+    rounded = torch.from_numpy(cloud).bfloat16()
+    same(model.predict(rounded), model.predict(rounded.double()))

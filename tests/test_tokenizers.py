@@ -222,3 +222,25 @@ def test_patch_dropout_leaves_out_patches_in_training_only() -> None:
             assert len({tuple(center) for center in kept}) == count // 2
     with pytest.raises(ValueError, match=r"patch_drop_rate must lie in \[0, 1\), got 1.0"):
         PointTokenizerConfig(patch_drop_rate=1.0)
+
+
+def test_empty_batch() -> None:
+    tokens = point_tokenizer()(rand(0, 20, 3))
+    assert (tokens.x.shape, tokens.pos.shape, tokens.centers.shape) == ((0, 6, 24), (0, 6, 24), (0, 6, 3))
+
+
+def test_gradients_reach_the_points() -> None:
+    """As saliency, attacks and a learned alignment before the tokenizer want; by finite differences."""
+    tokenizer, points = point_tokenizer().double(), rand(1, 12, 3, dtype=torch.float64).requires_grad_()
+
+    def score(x: Tensor) -> Tensor:
+        tokens = tokenizer(x)
+        return tokens.x.square().sum() + tokens.pos.square().sum()
+
+    (gradient,) = torch.autograd.grad(score(points), points)
+    step = torch.zeros_like(points)
+    step[0, 3] = torch.tensor([1e-6, -2e-6, 1e-6], dtype=torch.float64)
+    with torch.no_grad():
+        difference = score(points + step) - score(points - step)
+    assert difference.abs() > 1e-12
+    torch.testing.assert_close(difference, 2 * (gradient * step).sum(), rtol=1e-4, atol=0)

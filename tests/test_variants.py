@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -228,3 +229,40 @@ def test_a_real_2d_vit_becomes_a_point_encoder(data_root: Path) -> None:
     for logits in (pair.image(torch.randn(1, 3, 224, 224)), pair.points(cloud), points(cloud)):
         assert logits.shape == (1, 40)
         assert bool(logits.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_groups": "64"}, "num_groups must be int, got '64'"),
+        ({"num_groups": 64.0}, "num_groups must be int, got 64.0"),
+        ({"num_classes": True}, "num_classes must be int, got True"),
+        ({"drop_rate": "0.1"}, "drop_rate must be float, got '0.1'"),
+        ({"qkv_bias": 1}, "qkv_bias must be bool, got 1"),
+        ({"layer_scale": "small"}, r"layer_scale must be float \| None, got 'small'"),
+        ({"depth": 0}, "depth and num_heads >= 1"),
+        ({"num_heads": 0}, "depth and num_heads >= 1"),
+        ({"mlp_ratio": 0}, "positive mlp_ratio"),
+        ({"representation_size": 0}, "representation_size must be at least 1"),
+    ],
+)
+def test_settings_of_another_kind(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pointvit.create_model("pointvit_tiny", **settings)
+
+
+@pytest.mark.parametrize("size", ["224", 224.0, (224,), (224, 224, 3), (224, 224.0)])
+def test_image_sizes_of_another_kind(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"img_size must be tuple\[int, int\]"):
+        pointvit.create_model("vit_tiny_patch16_224", img_size=size)
+
+
+def test_numbers_of_numpy_are_as_good_as_others(tmp_path: Path) -> None:
+    settings = {"num_classes": np.int64(3), "drop_rate": np.float32(0.5), "depth": np.uint8(1)}
+    model = pointvit.create_model("pointvit_tiny", **settings)
+    assert pointvit.load(pointvit.save(model, tmp_path / "m")).config == model.config
+
+
+def test_a_pair_is_named_by_its_image_encoder() -> None:
+    with pytest.raises(ValueError, match="'pointvit_tiny' encodes points"):
+        pointvit.create_pair("pointvit_tiny", depth=1)

@@ -129,7 +129,8 @@ READERS: dict[str, Callable[[Path], Content]] = {
 def read_torch(path: Path) -> Any:
     """The content of a PyTorch file, opened with ``weights_only``; errors as in :func:`open_weights`."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        what = "is a folder, expected a file" if path.is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: {what}")
     if _is_torchscript(path):
         raise CheckpointError(
             f"{path}: this is a TorchScript program, and only its weights can be used; write them with "

@@ -89,8 +89,13 @@ def load_checkpoint(model: ViT | Pair, path: str | os.PathLike[str], source: str
 
 def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
     """As :func:`load_checkpoint`, for an opened checkpoint whose settings the model has."""
-    offered, resampled = _offered(model, checkpoint)
     wanted = model.state_dict()
+    if any(tensor.is_meta for tensor in wanted.values()):
+        raise CheckpointError(
+            f"{checkpoint.path}: the model is on the meta device, which holds no numbers; "
+            "build it on another, or call model.to_empty(device=...)"
+        )
+    offered, resampled = _offered(model, checkpoint)
     report = LoadReport(
         checkpoint.source.name,
         str(checkpoint.path),

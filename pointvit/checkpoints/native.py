@@ -52,12 +52,14 @@ def description(config: dict[str, Any] | None) -> dict[str, Any] | None:
     """What ``saving.describe`` wrote, with tuples again where JSON made lists; of a pair, its image encoder.
 
     Raises:
-        KeyError, TypeError: if something is missing or of another kind.
+        KeyError, TypeError, ValueError: if something is missing or of another kind.
     """
     if config is None or "kind" not in config:
         return None
+    if config["kind"] not in ("model", "pair"):
+        raise ValueError(f"kind must be model or pair, got {config['kind']!r}")
     own = config["image"] if config["kind"] == "pair" else config
-    meta = {n: tuple(v) if n in ("image_mean", "image_std") else v for n, v in own["meta"].items()}
+    meta = {n: tuple(v) if n in ("image_mean", "image_std") else v for n, v in dict(own["meta"]).items()}
     return {**own, "meta": meta}
 
 

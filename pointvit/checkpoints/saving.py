@@ -60,10 +60,16 @@ def load(folder: str | os.PathLike[str]) -> ViT | Pair:
     folder = Path(folder)
     if folder.suffix == ".ckpt" and not folder.is_dir():
         return load_training_checkpoint(folder)
+    if folder.is_file():
+        raise CheckpointError(
+            f"{folder}: expected the folder of a saved model, or a training checkpoint (.ckpt); for other "
+            "checkpoints use create_model('auto', pretrained=...)"
+        )
     for name in (WEIGHTS, CONFIG):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder}: expected a saved model with {WEIGHTS} and {CONFIG}, {name} is not there"
+                f"{folder}: expected a saved model with {WEIGHTS} and {CONFIG}, "
+                f"{f'{name} is not there' if folder.is_dir() else 'there is no such folder'}"
             )
     file = open_weights(folder)
     config = file.config or {}
@@ -72,7 +78,7 @@ def load(folder: str | os.PathLike[str]) -> ViT | Pair:
             f"{folder / CONFIG}: expected a model saved by pointvit (format {FORMAT}); for other checkpoints "
             "use create_model('auto', pretrained=...)"
         )
-    model = _build(config, folder)
+    model = _build(config, folder / CONFIG)
     _fill(model, _with_shared(model, file.tensors), folder)
     return model.eval()
 
@@ -91,10 +97,10 @@ def load_training_checkpoint(path: str | os.PathLike[str]) -> ViT:
             f"{path}: expected a checkpoint of pointvit's training; it does not describe a model"
         )
     model = _build(config, path)
-    prefix = "model."
-    weights = {
-        n.removeprefix(prefix): t for n, t in content.get("state_dict", {}).items() if n.startswith(prefix)
-    }
+    prefix, state = "model.", content.get("state_dict")
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: expected a state_dict with the model's weights, it has none")
+    weights = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
     _fill(model, weights, path)
     assert isinstance(model, ViT)
     return model.eval()
@@ -163,16 +169,23 @@ def describe(model: ViT | Pair) -> dict[str, Any]:
     """Architecture and metadata as plain values: what ``config.json`` holds beside its format number."""
     if isinstance(model, Pair):
         return {"kind": "pair", "image": describe(model.image), "points": describe(model.points)}
+    _check_names(model)
     return {"kind": "model", "model": model.config.to_dict(), "meta": asdict(model.meta)}
 
 
-def _build(config: dict[str, Any], folder: Path) -> ViT | Pair:
+def _check_names(model: ViT) -> None:
+    names = model.meta.class_names
+    if names is not None and len(names) != model.num_classes:
+        raise ValueError(f"meta.class_names has {len(names)} names, the model {model.num_classes} classes")
+
+
+def _build(config: dict[str, Any], path: Path) -> ViT | Pair:
     try:
         if config["kind"] == "pair":
             return Pair(_build_vit(config["image"]), _build_vit(config["points"]))
         return _build_vit(config)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / CONFIG}: does not describe a model ({error})") from error
+        raise CheckpointError(f"{path}: does not describe a model ({error})") from error
 
 
 def _build_vit(config: dict[str, Any]) -> ViT:
@@ -180,6 +193,7 @@ def _build_vit(config: dict[str, Any]) -> ViT:
     assert described is not None
     model = ViT(ViTConfig.from_dict(described["model"]))
     model.meta = Metadata(**described["meta"])
+    _check_names(model)
     return model
 
 

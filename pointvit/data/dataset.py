@@ -34,6 +34,8 @@ class PointCloudDataset(Dataset[tuple[Tensor, int]]):
         up_axis: str = "z",
     ) -> None:
         check_labels(labels, class_names, "data set")
+        if up_axis not in ("y", "z"):
+            raise ValueError(f"up_axis must be y or z, got {up_axis!r}")
         self.points, self.labels = points, labels
         self.class_names, self.names, self.up_axis = list(class_names), list(names), up_axis
 
@@ -49,8 +51,13 @@ class PointCloudDataset(Dataset[tuple[Tensor, int]]):
         return self.points[rows], self.labels[rows]
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> PointCloudDataset:
-        """The same data set with only these shapes, in this order."""
-        rows = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
+        """The same data set with only these shapes, in this order; or those where a mask (N,) is true."""
+        chosen = np.asarray(indices)
+        if chosen.dtype == bool:
+            if chosen.shape != (len(self),):
+                raise ValueError(f"a mask must have shape ({len(self)},), got {chosen.shape}")
+            chosen = np.flatnonzero(chosen)
+        rows = torch.as_tensor(chosen, dtype=torch.int64)
         names = [self.names[i] for i in rows.tolist()]
         return PointCloudDataset(self.points[rows], self.labels[rows], self.class_names, names, self.up_axis)
 
@@ -92,4 +99,6 @@ def split_by_class(labels: Tensor, fraction: float, seed: int) -> tuple[np.ndarr
         count = min(max(1, round(fraction * len(members))), len(members) - 1)
         held.append(members[:count])
     out = np.sort(np.concatenate(held))
+    if not len(out):
+        raise DataError("no class has two shapes, so that one could be held out for validation; add shapes")
     return np.setdiff1d(np.arange(len(labels)), out), out

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from pointvit.data.dataset import DataError, PointCloudDataset, split_by_class
-from pointvit.data.folder import PointCloudFolder
+from pointvit.data.folder import PointCloudFolder, class_folders
 from pointvit.data.modelnet import ModelNet10, ModelNet40
 from pointvit.data.shapes import Shapes
 from pointvit.data.transforms import Compose, RandomScaleTranslate, Transform
@@ -104,7 +104,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         return self._splits[split]
 
     def train_dataloader(self) -> DataLoader[Any]:
-        data = self._splits["train"]
+        data = self.dataset("train")
         per_device = len(data) // self._world()[1]
         if per_device < 2:
             raise DataError(f"training needs at least two shapes per device, got {len(data)}")
@@ -129,7 +129,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         return self.augment(points, generator), labels
 
     def _eval_loader(self, split: str) -> DataLoader[Any]:
-        data = self._splits[split]
+        data = self.dataset(split)
         rank, world = self._world()
         # Every sample once, also under DDP: ranks take turns, and nothing is repeated to even them out.
         return self._loader(data, list(range(rank, len(data), world)), 2 * self.batch_size)
@@ -158,7 +158,8 @@ class PointCloudDataModule(pl.LightningDataModule):
         root = Path(os.fspath(self.root or ""))
         if self.name == "folder":
             up = self.up_axis or "z"
-            return PointCloudFolder(root, self.num_points, split=split, seed=self.seed, up_axis=up)
+            names = None if split == "train" else _training_classes(root)
+            return PointCloudFolder(root, self.num_points, split, names, self.seed, up)
         kind = ModelNet40 if self.name == "modelnet40" else ModelNet10
         return kind(root, split, self.num_points, self.normals, self.up_axis)
 
@@ -187,6 +188,14 @@ class EpochSampler(Sampler[int]):
 def step_seed(seed: int, step: int, rank: int = 0, stream: int = 0) -> int:
     """A well-mixed seed for one step of one rank; ``stream`` keeps different uses apart."""
     return int(np.random.SeedSequence([seed, step, rank, stream]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _training_classes(root: Path) -> list[str] | None:
+    """Class names of the training split, of which the test split may lack some; None where there is none."""
+    try:
+        return list(class_folders(root, "train"))
+    except FileNotFoundError:
+        return None
 
 
 def _few_per_class(data: PointCloudDataset, count: int | None, seed: int) -> PointCloudDataset:

@@ -43,13 +43,15 @@ def farthest_point_sample(
     """
     points, lengths = _checked(points, lengths)
     _positive("num_samples", num_samples)
+    from_first = isinstance(start, int) and start == 0  # every cloud has it: no need to wait for the device
     start = torch.as_tensor(start, device=points.device)
-    if start.is_floating_point() or start.shape not in ((), (len(points),)):
+    if not _are_integers(start) or start.shape not in ((), (len(points),)):
         raise ValueError(
             f"start must be an integer, or integers of shape ({len(points)},), got {_short(start)}"
         )
     start = start.long().expand(len(points))
-    if not torch.compiler.is_compiling() and bool(((start < 0) | (start >= lengths)).any()):
+    checked = from_first or torch.compiler.is_compiling()
+    if not checked and bool(((start < 0) | (start >= lengths)).any()):
         raise ValueError(
             f"start must index a point of each cloud (lengths {_short(lengths)}), got {_short(start)}"
         )
@@ -137,9 +139,12 @@ def _checked(points: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     batch, size = points.shape[:2]
     if lengths is None:
         return points, torch.full((batch,), size, dtype=torch.int64, device=points.device)
-    lengths = lengths.to(points.device, torch.int64)
+    lengths = torch.as_tensor(lengths, device=points.device)
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), got {tuple(lengths.shape)}")
+    if not _are_integers(lengths):
+        raise ValueError(f"lengths must be integers, got {lengths.dtype}")
+    lengths = lengths.long()
     if bool(((lengths < 1) | (lengths > size)).any()):
         raise ValueError(f"lengths must lie in [1, {size}], got {_short(lengths)}")
     inside = torch.arange(size, device=points.device) < lengths[:, None]
@@ -152,7 +157,13 @@ def _checked_queries(queries: Tensor, points: Tensor) -> Tensor:
     return queries.detach().to(points.dtype)
 
 
+def _are_integers(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def _positive(name: str, value: int) -> None:
+    if not hasattr(value, "__index__"):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
 

@@ -7,6 +7,8 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from pointvit.ops import native
+
 
 def why_unavailable() -> str | None:
     """One line saying why PyTorch3D cannot be used, or None if it can."""
@@ -21,7 +23,10 @@ def why_unavailable() -> str | None:
 
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
-    """``(B, P, 3) -> (B, G)``; PyTorch3D starts at index 0 and pads with -1 beyond a cloud's length."""
+    """``(B, P, 3) -> (B, G)``; PyTorch3D starts at index 0 and pads with -1 beyond a cloud's length.
+
+    Once only duplicates of chosen points are left it gives index 0 again and again: such clouds are redone.
+    """
     from pytorch3d.ops import sample_farthest_points
 
     if bool((start != 0).any()):
@@ -29,7 +34,12 @@ def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, sta
             "the pytorch3d back end starts farthest point sampling at index 0; use backend='torch'"
         )
     _, chosen = sample_farthest_points(points, lengths=lengths, K=num_samples)
-    return chosen.gather(1, _wrap(num_samples, lengths))
+    ordered = chosen.sort(dim=1).values
+    again = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(dim=1)
+    chosen = chosen.gather(1, _wrap(num_samples, lengths))
+    if bool(again.any()):
+        chosen[again] = native.farthest_point_sample(points[again], num_samples, lengths[again], start[again])
+    return chosen
 
 
 def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:

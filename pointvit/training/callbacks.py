@@ -10,6 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.trainer.states import TrainerFn
 
 from pointvit.checkpoints.saving import load_training_checkpoint, save
 
@@ -48,10 +49,11 @@ class BestCheckpoint(ModelCheckpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._resumed_folder = Path(trainer.ckpt_path or ".").parent
+        self._resumes = trainer.state.fn == TrainerFn.FITTING  # a test needs no copy of what it tests
         self._writes = trainer.is_global_zero
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if not state_dict["best_model_path"]:
+        if not (self._resumes and state_dict["best_model_path"]):
             return
         best = self._resumed_folder / Path(state_dict["best_model_path"]).name
         if not best.is_file():

@@ -356,3 +356,11 @@ def test_a_table_of_another_width(
     path = write(tmp_path, {**tensors, "pos_embed": torch.randn(1, 17, 100)})
     with refused(path, r"tokenizer.pos_embed has shape \(1, 16, 100\)|has shape \(1, 1, 100\)", model):
         load_checkpoint(model, path)
+
+
+def test_a_model_without_numbers_is_refused(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file(tensors, tmp_path / "m.safetensors")
+    with torch.device("meta"):
+        empty = ViT(IMAGE)
+    with pytest.raises(ValueError, match=r"m.safetensors: the model is on the meta device"):
+        load_checkpoint(empty, tmp_path / "m.safetensors")

@@ -265,7 +265,8 @@ def test_a_named_pair(tmp_path: Path, build: Callable) -> None:
 def test_metadata_survives(tmp_path: Path, build: Callable, pair: Pair) -> None:
     for model, part in ((build(POINTS), lambda m: m), (pair, lambda m: m.points), (pair, lambda m: m.image)):
         meta = part(model).meta
-        meta.class_names, meta.num_points, meta.up_axis = ["été", 'a "b"', "<c>"], 4096, "y"
+        odd = ["été", 'a "b"', "<c>", "[d]", ""]
+        meta.class_names, meta.num_points, meta.up_axis = odd[: part(model).num_classes], 4096, "y"
         meta.image_mean, meta.image_std, meta.normalization = (0.5, 0.25, 0.125), (1.0, 2.0, 3.0), "none"
         meta.source = {"file": "x.npz", "sha256": "0" * 64, "format": "google"}
         again = part(load(save(model, tmp_path / "saved"))).meta
@@ -420,3 +421,50 @@ def test_the_npz_is_plain(tmp_path: Path, build: Callable) -> None:
             192,
         )
         assert archive["embedding/kernel"].shape == (8, 8, 3, 192)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("kind", "zoo", "kind must be model or pair, got 'zoo'"),
+        ("meta", None, "does not describe a model"),
+        ("class_names", ["a"], "1 names, the model 4 classes"),
+        ("class_names", 5, "class_names must be a list"),
+        ("num_points", "many", "num_points must be"),
+        ("up_axis", "x", "up_axis must be y or z"),
+        ("normalization", "box", "normalization unit_sphere or none"),
+    ],
+)
+def test_a_description_that_cannot_be_right(
+    tmp_path: Path, build: Callable, refused: Callable, key: str, value: Any, message: str
+) -> None:
+    folder = save(build(POINTS), tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (config if key in config else config["meta"])[key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with refused(folder, message):
+        load(folder)
+
+
+def test_class_names_go_with_the_classes(tmp_path: Path, build: Callable) -> None:
+    model = build(POINTS)
+    model.meta.class_names = ["a", "b", "c", "d"]
+    model.reset_classifier(4)
+    assert model.meta.class_names == ["a", "b", "c", "d"]
+    model.reset_classifier(7)
+    assert load(save(model, tmp_path / "m")).meta.class_names is None
+    model.meta.class_names = ["a"]
+    with pytest.raises(ValueError, match="1 names, the model 7 classes"):
+        save(model, tmp_path / "n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_a_training_checkpoint_without_weights(tmp_path: Path, build: Callable, refused: Callable) -> None:
+    described = saving.describe(build(POINTS))
+    for name, content in (
+        ("expected a state_dict", {"pointvit": described, "state_dict": [1]}),
+        ("odd.ckpt: does not describe a model", {"pointvit": {**described, "meta": None}}),
+    ):
+        torch.save(content, tmp_path / "odd.ckpt")
+        with refused(tmp_path / "odd.ckpt", name):
+            load(tmp_path / "odd.ckpt")

@@ -73,3 +73,19 @@ def test_split_leaves_something_of_every_class_to_train_on():
 def test_split_refuses_other_fractions(fraction):
     with pytest.raises(ValueError, match=f"must lie in \\(0, 1\\), got {fraction}"):
         split_by_class(torch.tensor([0, 0]), fraction, seed=0)
+
+
+def test_subset_by_a_mask(clouds):
+    assert clouds.subset(clouds.labels.numpy() == 2).names == ["w", "y"]
+    with pytest.raises(ValueError, match=r"a mask must have shape \(5,\), got \(2,\)"):
+        clouds.subset(np.array([True, False]))
+
+
+def test_up_axis_is_y_or_z(clouds):
+    with pytest.raises(ValueError, match="up_axis must be y or z, got 'x'"):
+        PointCloudDataset(clouds.points, clouds.labels, clouds.class_names, clouds.names, "x")
+
+
+def test_nothing_to_hold_out_is_told():
+    with pytest.raises(DataError, match="no class has two shapes"):
+        split_by_class(torch.tensor([0, 1, 2]), 0.5, seed=0)

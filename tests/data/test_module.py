@@ -231,3 +231,19 @@ def test_real_modelnet40(data_root):
     assert torch.bincount(val.labels, minlength=40).tolist() == expected
     assert not set(val.names) & set(train.names)
     assert not set(val.names) & set(test.names)
+
+
+def test_loaders_read_what_they_need(root):
+    assert len(numbers(module(root, batch_size=7).test_dataloader())) == sum(SIZES["test"])
+    assert numbers(module(root).train_dataloader())
+
+
+def test_a_class_without_test_shapes_keeps_the_labels_of_the_others(tmp_path):
+    for file in ("train/a/0", "train/a/1", "train/b/0", "train/b/1", "test/b/0"):
+        path = tmp_path / f"{file}.xyz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savetxt(path, np.random.default_rng(0).normal(size=(9, 3)))
+    data = PointCloudDataModule("folder", str(tmp_path), num_points=8)
+    test = data.dataset("test")
+    assert test.class_names == data.dataset("train").class_names == ["a", "b"]
+    assert test.labels.tolist() == [1]

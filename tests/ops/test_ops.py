@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -266,9 +267,12 @@ def test_group_takes_rows_of_any_shape() -> None:
         ({"points": rand(1, 5, 4)}, r"got \(1, 5, 4\)"),
         ({"points": rand(1, 0, 3)}, r"with P >= 1, got \(1, 0, 3\)"),
         ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
+        ({"num_samples": 2.5}, "num_samples must be a whole number, got 2.5"),
         ({"lengths": torch.tensor([0, 5])}, r"lengths must lie in \[1, 5\], got \[0, 5\]"),
         ({"lengths": torch.tensor([5, 6])}, r"lengths must lie in \[1, 5\], got \[5, 6\]"),
         ({"lengths": torch.tensor([5])}, r"lengths must have shape \(2,\), got \(1,\)"),
+        ({"lengths": torch.tensor([3.7, 5.0])}, "lengths must be integers, got torch.float32"),
+        ({"lengths": torch.tensor([True, True])}, "lengths must be integers, got torch.bool"),
         ({"start": 5}, r"start must index a point of each cloud \(lengths \[5, 5\]\), got \[5, 5\]"),
         ({"start": -1}, "start must index a point"),
         (
@@ -277,6 +281,7 @@ def test_group_takes_rows_of_any_shape() -> None:
         ),
         ({"start": torch.tensor([0, 1, 2])}, r"integers of shape \(2,\), got \[0, 1, 2\]"),
         ({"start": 0.5}, r"start must be an integer, .*, got \[0.5\]"),
+        ({"start": True}, r"start must be an integer"),
         ({"backend": "cuda"}, "backend must be auto, reference, torch, pytorch3d, got 'cuda'"),
     ],
 )
@@ -309,3 +314,37 @@ def test_bad_arguments_of_neighbours(arguments: dict[str, object], message: str)
 def test_bad_radius(radius: float) -> None:
     with pytest.raises(ValueError, match="radius must be greater than 0"):
         ball_query(rand(1, 2, 3), rand(1, 5, 3), radius, 2)
+
+
+@pytest.mark.parametrize("lengths", [[3, 7], np.array([3, 7]), torch.tensor([3, 7], dtype=torch.uint8)])
+def test_lengths_may_be_any_whole_numbers(lengths: object) -> None:
+    points, expected = rand(2, 7, 3), torch.tensor([3, 7])
+    assert torch.equal(farthest_point_sample(points, 5, lengths), farthest_point_sample(points, 5, expected))
+    assert torch.equal(knn(points, points, 5, lengths), knn(points, points, 5, expected))
+
+
+def test_empty_batch() -> None:
+    points, queries = rand(0, 9, 3), rand(0, 4, 3)
+    assert farthest_point_sample(points, 5).shape == (0, 5)
+    assert knn(queries, points, 3).shape == (0, 4, 3)
+    assert ball_query(queries, points, 0.1, 3).shape == (0, 4, 3)
+
+
+def test_shapes_are_found_without_data() -> None:
+    """On the meta device, as tools that count operations do."""
+    points = torch.empty(2, 9, 3, device="meta")
+    assert farthest_point_sample(points, 5).shape == (2, 5)
+    assert knn(points, points, 4).shape == (2, 9, 4)
+
+
+def test_pytorch3d_agrees_where_only_duplicates_are_left() -> None:
+    if reason := available_backends()["pytorch3d"]:
+        pytest.skip(reason)
+    points = rand(3, 4, 3).repeat(1, 3, 1)
+    points[1] = 1.0
+    points[2] = rand(1, 12, 3)
+    for lengths in (None, torch.tensor([12, 5, 9])):
+        ours, theirs = (
+            farthest_point_sample(points, 15, lengths, backend=backend) for backend in ("torch", "pytorch3d")
+        )
+        assert torch.equal(ours, theirs)

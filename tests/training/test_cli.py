@@ -89,6 +89,7 @@ def test_test_scores_the_test_split_of_the_best_checkpoint(options, trained, cap
     best = str(trained / "checkpoints" / "best.ckpt")
     assert main(["test", *options, "--ckpt_path", best]) == 0
     scores = json.loads((trained.parent / "version_1" / "test" / "metrics.json").read_text())
+    assert not (trained.parent / "version_1" / "checkpoints").exists()
     assert scores["shapes"] == 20
     assert scores["classes"] == 4
     shown = re.search(r"test/oa\D*([\d.]+)", capsys.readouterr().out)
@@ -231,6 +232,7 @@ def test_scoring_without_a_checkpoint(failing, command):
 
 def test_checkpoint_that_is_not_there_or_not_ours(failing, tmp_path):
     assert "no such file" in failing("test", "--ckpt_path", str(tmp_path / "no.ckpt"))
+    assert "is a folder" in failing("test", "--ckpt_path", str(tmp_path))
     (tmp_path / "junk.ckpt").write_bytes(b"junk")
     assert str(tmp_path / "junk.ckpt") in failing("fit", "--ckpt_path", str(tmp_path / "junk.ckpt"))
     torch.save({"state_dict": {"weight": torch.ones(2)}}, tmp_path / "foreign.ckpt")
