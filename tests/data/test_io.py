@@ -360,7 +360,7 @@ def test_without_open3d_the_error_says_how_to_get_it(tmp_path, monkeypatch):
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_open3d)
-    with pytest.raises(ImportError, match="pip install open3d"):
+    with pytest.raises(ImportError, match="pip install 'pointvit"):
         read_points(tmp_path / "cloud.ply")
 
 
