@@ -33,8 +33,16 @@ from pointvit.variants import create_model
 from pointvit.views import render_points
 
 IMAGE_SIZE, VIEWS, SEED = 64, 2, 0
-IMAGE_MODEL = "vit_tiny_patch8_224"
-POINT_SETTINGS = {"num_groups": 48, "group_size": 16, "patch_drop_rate": 0.25, "head": "linear"}
+IMAGE_MODEL, IMAGE_PASSES = "vit_tiny_patch16_224", 2
+# As in DINOv2, blocks begin as small corrections, so that tokens of another kind pass through them at first.
+LAYER_SCALE = 0.1
+POINT_SETTINGS = {
+    "layer_scale": LAYER_SCALE,
+    "num_groups": 48,
+    "group_size": 16,
+    "patch_drop_rate": 0.25,
+    "head": "linear",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class ViewClassifier(pl.LightningModule):
         super().__init__()
         self.lr = lr
         self.model = create_model(
-            IMAGE_MODEL, img_size=IMAGE_SIZE, num_classes=num_classes, patch_drop_rate=0.25
+            IMAGE_MODEL, img_size=IMAGE_SIZE, num_classes=num_classes, layer_scale=LAYER_SCALE
         )
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -130,12 +138,12 @@ def _pretrain(images: Tensor, data: PointCloudDataset, output: Path, epochs: int
     order = torch.Generator().manual_seed(SEED)
     loader = DataLoader(
         TensorDataset(images.flatten(0, 1), labels),
-        batch_size=64,
+        batch_size=32,
         shuffle=True,
         generator=order,
         drop_last=True,
     )
-    _trainer(epochs, output / "image").fit(module, loader)
+    _trainer(IMAGE_PASSES * epochs, output / "image").fit(module, loader)
     return save_checkpoint(module.model, output / "image_vit.safetensors", source="timm")
 
 
