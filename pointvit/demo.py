@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from pointvit.variants import create_model
 from pointvit.views import render_points
 
 IMAGE_SIZE, VIEWS, SEED = 64, 2, 0
-IMAGE_MODEL, IMAGE_PASSES = "vit_tiny_patch16_224", 2
+IMAGE_MODEL, IMAGE_PASSES = "vit_tiny_patch16_224", 1.5
 # As in DINOv2, blocks begin as small corrections, so that tokens of another kind pass through them at first.
 LAYER_SCALE = 0.1
 POINT_SETTINGS = {
@@ -143,7 +144,7 @@ def _pretrain(images: Tensor, data: PointCloudDataset, output: Path, epochs: int
         generator=order,
         drop_last=True,
     )
-    _trainer(IMAGE_PASSES * epochs, output / "image").fit(module, loader)
+    _trainer(math.ceil(IMAGE_PASSES * epochs), output / "image").fit(module, loader)
     return save_checkpoint(module.model, output / "image_vit.safetensors", source="timm")
 
 
