@@ -234,5 +234,7 @@ def _import_open3d(path: Path) -> Any:
     try:
         import open3d
     except ImportError as error:
-        raise ImportError(f"Reading {path} needs Open3D: pip install 'pointvit[io]' (here: {error}).") from error
+        raise ImportError(
+            f"Reading {path} needs Open3D: pip install 'pointvit[io]' (here: {error})."
+        ) from error
     return open3d
