@@ -114,8 +114,8 @@ class Attention(nn.Module):
 
 
 def _plain_is_faster(q: Tensor) -> bool:
-    """Whether two matrix products beat the fused kernel: in bfloat16 its CPU version is 2 to 5 times slower on
-    short sequences, forward and backward (docs/performance.md)."""
+    """Whether two matrix products beat the fused kernel: its CPU version is slow on short bfloat16 sequences
+    (docs/performance.md)."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 512
 
 
