@@ -54,7 +54,8 @@ def test_model_takes_classes_channels_and_metadata_from_the_data(data):
 
 
 def test_training_lowers_the_loss_and_learns(data, tmp_path):
-    module = PointClassifier(settings={**SETTINGS, "drop_rate": 0.0}, lr=5e-3)
+    settings = {**SETTINGS, "drop_rate": 0.0, "drop_path_rate": 0.0, "head": "linear"}
+    module = PointClassifier(settings=settings, lr=2e-3)
     fit = trainer(tmp_path, max_epochs=20)
     fit.fit(module, data)
     assert float(fit.callback_metrics["train/loss_epoch"]) < 1.0
