@@ -10,34 +10,18 @@ Writes benchmarks/results/cpu_training.json, from which docs/performance.md has 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from common import median_seconds, surroundings, write
 
 from pointvit import create_model
 from pointvit.training.memory import keep_freed_memory
 from pointvit.trunk import Attention, TrunkConfig
 
-RESULTS = Path(__file__).parent / "results" / "cpu_training.json"
 SEQUENCES = ((65, 32), (129, 32), (197, 16), (257, 16), (513, 8))
-
-
-def median_seconds(function: Callable[[], object], repeats: int, warmup: int = 2) -> float:
-    times = []
-    for i in range(warmup + repeats):
-        start = time.perf_counter()
-        function()
-        if i >= warmup:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def attention(dtype: torch.dtype) -> list[dict[str, object]]:
@@ -89,17 +73,11 @@ def main() -> None:
         for name in ("default", "keep")
     }
     result = {
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "cores": os.cpu_count(),
-        },
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        **surroundings(),
         "attention": attention(torch.float32) + attention(torch.bfloat16),
         "training_step": {**steps, "ratio": steps["default"] / steps["keep"]},
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write("cpu_training", result)
     print(json.dumps(result, indent=2))
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "fit": "train a point classifier: pointvit fit --config configs/x.yaml",
     "validate": "score a checkpoint on the held-out part of the training split",
     "test": "score a checkpoint on the test split",
     "predict": "name the class of files: pointvit predict MODEL FILE...",
+    "convert": "write a checkpoint in another layout: pointvit convert IN OUT --to SOURCE",
+    "inspect": "say what is in a checkpoint, without reading its weights",
     "demo": "the whole idea in a few minutes, on data made here",
     "doctor": "say what is installed and which back ends work",
 }
@@ -60,7 +62,7 @@ def _run(command: str, args: list[str]) -> int:
         return 0
     from pointvit import commands
 
-    function = {"predict": commands.predict, "demo": commands.demo, "doctor": commands.doctor}[command]
+    function: Callable[[list[str]], int] = getattr(commands, command)
     return function(args)
 
 

@@ -1,4 +1,4 @@
-"""The commands that are not training: predict, doctor, demo."""
+"""The commands that are not training: predict, convert, inspect, doctor, demo."""
 
 from __future__ import annotations
 
@@ -71,6 +71,67 @@ def _print_predictions(rows: list[dict], style: str) -> None:
             cells = (row["file"], row["up"], shown[0], ", ".join(shown[1:]))
             table.add_row(*map(Text, cells))  # as text: a name may look like markup
         _console().print(table)
+
+
+def convert(args: list[str]) -> int:
+    """``pointvit convert IN OUT --to SOURCE``"""
+    from pointvit.checkpoints import SOURCES
+    from pointvit.checkpoints.conversion import convert as convert_file
+    from pointvit.trunk import ACTIVATIONS
+
+    parser = ArgumentParser(
+        prog="pointvit convert",
+        description="Writes a checkpoint in the names of another source. Every tensor is written, or named "
+        "with the reason why it is not; numbers keep their type where the form has it.",
+    )
+    parser.add_argument("input", help="a checkpoint file or folder")
+    parser.add_argument("output", help="what to write; without an ending, a folder with config.json")
+    written = [name for name, source in SOURCES.items() if source.encode is not None]
+    parser.add_argument("--to", required=True, choices=written, help="source whose layout is written")
+    parser.add_argument("--from", default="auto", choices=["auto", *SOURCES], help="source of the input")
+    parser.add_argument("--activation", choices=list(ACTIVATIONS), help="where the input leaves it open")
+    parser.add_argument("--num-heads", type=int, help="where the input leaves it open")
+    parser.add_argument("--norm-eps", type=float, help="where the input leaves it open")
+    options = parser.parse_args(args)
+    asked = {name: options[name] for name in ("activation", "num_heads", "norm_eps")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    done = convert_file(options.input, options.output, options.to, options["from"], asked)
+    trunk = done.config.trunk
+    table = Table(box=None, show_header=False)
+    table.add_row("read", Text(f"{done.file} ({done.source})"))
+    table.add_row("written", Text(f"{done.written} ({done.target})"))
+    table.add_row("", f"{done.numbers:,} numbers in {done.tensors} tensors, {', '.join(done.dtypes)}")
+    for name, why in done.set_aside.items():
+        table.add_row("set aside", Text(f"{name}, {done.sizes[name]:,} numbers: {why}"))
+    table.add_row(
+        "settings", f"heads {trunk.num_heads}, {trunk.activation}, LayerNorm eps {trunk.norm_eps:g}"
+    )
+    _console().print(table)
+    return 0
+
+
+def inspect(args: list[str]) -> int:
+    """``pointvit inspect FILE``"""
+    parser = ArgumentParser(
+        prog="pointvit inspect",
+        description="Says what is in a checkpoint: architecture, sizes, hash, whether it is trained, and "
+        "which models it can initialise. Only headers and positions are read into memory.",
+    )
+    parser.add_argument("file", help="a checkpoint file or folder")
+    parser.add_argument("--format", default="table", choices=["table", "json"])
+    options = parser.parse_args(args)
+
+    from pointvit.checkpoints.inspection import inspect as inspect_file
+
+    found = inspect_file(options.file)
+    if options.format == "json":
+        print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        return 0
+    table = Table(box=None, show_header=False)
+    for name, value in found.rows():
+        table.add_row(name, Text(value))
+    _console().print(table)
+    return 0
 
 
 def doctor(args: list[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from pointvit.ops import available_backends
+from pointvit.ops.choice import explain
 
 PACKAGES = (
     "torch",
@@ -35,6 +36,8 @@ def environment() -> list[tuple[str, str]]:
         ("cuda", ", ".join(_cuda_devices()) or "no device; everything runs on the CPU"),
     ]
     rows += [(f"back end {name}", reason or "works") for name, reason in available_backends().items()]
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        rows += [(f"auto on {device}, {operation}", why) for operation, why in explain(device).items()]
     return [*rows, ("speed", _speed())]
 
 

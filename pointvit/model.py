@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,59 @@ class Metadata:
             )
 
 
-class ViT(nn.Module):
+Model = TypeVar("Model", bound="Shareable")
+
+
+class Shareable:
+    """Saving, loading and sharing a model under the names that the Hugging Face Hub's libraries use.
+
+    These are :func:`pointvit.save` and :func:`pointvit.load`. The Hub's own ``PyTorchModelHubMixin`` writes
+    down what a constructor is called with, and calls it again: here a model is also what stands in ``meta``,
+    a head may have been exchanged since, and a pair's constructor takes models.
+    """
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """As :func:`pointvit.save`."""
+        from pointvit.checkpoints import save
+
+        assert isinstance(self, ViT | Pair)
+        return save(self, folder)
+
+    @classmethod
+    def from_pretrained(cls: type[Model], source: str | os.PathLike[str]) -> Model:
+        """As :func:`pointvit.load`: a folder, a training checkpoint, or ``owner/name`` on the Hub.
+
+        Raises:
+            ValueError: if there is a pair where one encoder is expected, or the other way round.
+        """
+        from pointvit.checkpoints import load
+
+        model = load(source)
+        if not isinstance(model, cls):
+            found = type(model).__name__
+            raise ValueError(
+                f"{source}: expected a {cls.__name__}, found a {found}; use {found}.from_pretrained"
+            )
+        return model
+
+    def push_to_hub(
+        self,
+        name: str,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        commit_message: str = "Upload a pointvit model",
+    ) -> str:
+        """Uploads what :func:`pointvit.save` writes, with a model card; returns the commit's URL.
+
+        See :func:`pointvit.checkpoints.hub_client.push`.
+        """
+        from pointvit.checkpoints.hub_client import push
+
+        assert isinstance(self, ViT | Pair)
+        return push(self, name, private, token, commit_message)
+
+
+class ViT(nn.Module, Shareable):
     """``(B, C, H, W)`` or ``(B, P, C) -> (B, num_classes)``.
 
     Top to bottom like figure 1 of the ViT paper (arXiv:2010.11929): tokenizer, class token, positions,
@@ -61,13 +114,15 @@ class ViT(nn.Module):
         dim = config.trunk.embed_dim
         self.tokenizer: ImageTokenizer | PointTokenizer
         if isinstance(config.tokenizer, ImageTokenizerConfig):
-            self.tokenizer = ImageTokenizer(config.tokenizer, dim)
+            self.tokenizer = ImageTokenizer(config.tokenizer, dim, dim // config.trunk.num_heads)
         else:
             self.tokenizer = PointTokenizer(config.tokenizer, dim)
         self.cls_token = _prefix_parameter(1, dim) if config.class_token else None
         if self.cls_token is None:
             self.tokenizer.cls_pos = None
         self.reg_tokens = _prefix_parameter(config.num_reg_tokens, dim) if config.num_reg_tokens else None
+        if self.reg_tokens is None:
+            self.tokenizer.dist_pos = None
         self.pos_drop = nn.Dropout(config.trunk.drop_rate)
         self.trunk = Trunk(config.trunk) if trunk is None else trunk
         self._build_head(config)
@@ -129,26 +184,34 @@ class ViT(nn.Module):
         """``(B, ...) -> [(B, H, T, T)] * L``: softmax attention of every block."""
         return self.trunk.attention_weights(*self._embed(x, lengths))
 
-    def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """``(B, ...) -> (B, prefix + N, D)`` tokens, and positions to be added at every block, if any."""
+    def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """``(B, ...) -> (B, prefix + N, D)`` tokens, then positions for every block and rotary ones."""
         tokens = self.tokenizer(x, lengths)
         prefix = [p for p in (self.cls_token, self.reg_tokens) if p is not None]
         x = torch.cat([*(p.expand(len(tokens.x), -1, -1) for p in prefix), tokens.x], dim=1)  # eq. 1
         if tokens.pos is None:
-            return self.pos_drop(x), None
+            return self.pos_drop(x), None, tokens.rope
         pos = torch.cat([self._prefix_positions(tokens.pos), tokens.pos], dim=1)
         if self.config.pos_mode == "every_block":
-            return self.pos_drop(x), pos
-        return self.pos_drop(x + pos), None
+            return self.pos_drop(x), pos, tokens.rope
+        return self.pos_drop(x + pos), None, tokens.rope
 
     def _prefix_positions(self, pos: Tensor) -> Tensor:
-        """``(B|1, prefix, D)``: the class token's own position, zero where it and the registers have none."""
-        prefix = pos.new_zeros(len(pos), self.num_prefix_tokens, pos.shape[2])
-        if self.tokenizer.cls_pos is None:
-            return prefix
-        return torch.cat(
-            [self.tokenizer.cls_pos.expand(len(pos), -1, -1).to(pos.dtype), prefix[:, 1:]], dim=1
-        )
+        """``(B|1, prefix, D)``: positions of the class and distillation tokens, zero for the others."""
+        zero = pos.new_zeros(1, 1, pos.shape[2])
+        tokens = ((self.cls_token, self.tokenizer.cls_pos), (self.reg_tokens, self.tokenizer.dist_pos))
+        rows = [pos[:1, :0]]
+        for token, own in tokens:
+            if token is not None:
+                first = [] if own is None else [own.to(pos.dtype)]
+                rows += [*first, zero.expand(-1, token.shape[1] - len(first), -1)]
+        return torch.cat(rows, dim=1).expand(len(pos), -1, -1)
+
+    def resample_positions_as(self, method: str | None) -> None:
+        """Sets an image encoder's ``pos_resample`` to that of the weights' source; None changes nothing."""
+        if method is not None and isinstance(self.tokenizer, ImageTokenizer):
+            tokenizer = replace(self.tokenizer.config, pos_resample=method)
+            self.tokenizer.config, self.config = tokenizer, replace(self.config, tokenizer=tokenizer)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A new head for ``num_classes`` (0: none), optionally with another pool.
@@ -182,7 +245,7 @@ class ViT(nn.Module):
         return predict(self, [source], top, up)[0]
 
 
-class Pair(nn.Module):
+class Pair(nn.Module, Shareable):
     """An image and a point encoder on the same trunk, class token and registers (the same Parameters)."""
 
     def __init__(self, image: ViT, points: ViT) -> None:

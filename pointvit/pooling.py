@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from pointvit.trunk import Mlp, TrunkConfig
+from pointvit.layers import Mlp
+from pointvit.trunk import TrunkConfig
 
-POOLS = ("cls", "mean", "max", "cls+max", "cls+max+mean", "map")
-HEADS = ("linear", "point_bert", "point_mae", "pix4point")
+POOLS = ("cls", "mean", "max", "cls+max", "cls+mean", "cls+max+mean", "cls+dist", "map")
+HEADS = ("linear", "projection", "distilled", "point_bert", "point_mae", "pix4point")
 
 
 class AttentionPool(nn.Module):
@@ -41,8 +42,8 @@ class AttentionPool(nn.Module):
 class Pool(nn.Module):
     """``(B, T, D) -> (B, F)`` with F = ``features``.
 
-    The class token, the maximum or mean of the other tokens (registers left out), a concatenation of these,
-    or attention pooling over all tokens.
+    The class token, the first register (``dist``: DeiT's distillation token), the maximum or mean of the
+    patches, a concatenation of these, or attention pooling over all tokens.
     """
 
     def __init__(self, kind: str, trunk: TrunkConfig, num_prefix: int, has_cls: bool) -> None:
@@ -53,6 +54,8 @@ class Pool(nn.Module):
             raise ValueError(
                 f"global_pool={kind!r} needs a class token, and this model has none (class_token=False)"
             )
+        if "dist" in kind and num_prefix < 2:
+            raise ValueError(f"global_pool={kind!r} needs a distillation token (num_reg_tokens >= 1)")
         self.kind, self.num_prefix = kind, num_prefix
         self.features = trunk.embed_dim * len(kind.split("+"))
         self.attn_pool = AttentionPool(trunk) if kind == "map" else None
@@ -63,6 +66,7 @@ class Pool(nn.Module):
         tokens = x[:, self.num_prefix :]
         parts = {
             "cls": lambda: x[:, 0],
+            "dist": lambda: x[:, 1],
             "max": lambda: tokens.amax(dim=1),
             "mean": lambda: tokens.mean(dim=1),
         }
@@ -72,9 +76,26 @@ class Pool(nn.Module):
         return self.kind
 
 
-def make_head(kind: str, features: int, num_classes: int, drop_rate: float = 0.5) -> nn.Module:
-    """``(B, features) -> (B, num_classes)``: ``linear`` (ViT), or the heads of the public point models.
+class DistilledHead(nn.Module):
+    """``(B, 2D) -> (B, K)``: the mean of a class and a distillation classifier, each on its own token.
 
+    Inference of DeiT (Touvron et al. 2021, section 4, "joint classifiers").
+    """
+
+    def __init__(self, features: int, num_classes: int) -> None:
+        super().__init__()
+        self.cls = nn.Linear(features // 2, num_classes)
+        self.dist = nn.Linear(features // 2, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        of_cls, of_dist = x.chunk(2, dim=-1)
+        return (self.cls(of_cls) + self.dist(of_dist)) / 2
+
+
+def make_head(kind: str, features: int, num_classes: int, drop_rate: float = 0.5) -> nn.Module:
+    """``(B, features) -> (B, num_classes)``: ``linear`` (ViT), or the heads of other public models.
+
+    ``projection``: linear without bias (CLIP's embedding); ``distilled``: DeiT's two classifiers;
     ``point_bert``: F-256-K; ``point_mae``: F-256-256-K with batch norm; ``pix4point``: the same without the
     biases that batch norm makes redundant. ``num_classes=0`` gives the identity.
     """
@@ -84,6 +105,10 @@ def make_head(kind: str, features: int, num_classes: int, drop_rate: float = 0.5
         return nn.Identity()
     if kind == "linear":
         return nn.Linear(features, num_classes)
+    if kind == "projection":
+        return nn.Linear(features, num_classes, bias=False)
+    if kind == "distilled":
+        return DistilledHead(features, num_classes)
     if kind == "point_bert":
         return nn.Sequential(
             nn.Linear(features, 256), nn.ReLU(), nn.Dropout(drop_rate), nn.Linear(256, num_classes)

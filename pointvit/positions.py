@@ -25,11 +25,20 @@ def sincos_2d(grid: tuple[int, int], dim: int, temperature: float = 10_000.0) ->
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()[None]
 
 
-def resample_grid(pos: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """``(1, h*w, D) -> (1, h'*w', D)``: bicubic, antialiased resampling of a grid of position embeddings.
+RESAMPLINGS = ("antialias", "bicubic", "offset", "aligned")
+"""Bicubic with a wider filter where the grid shrinks (timm, OpenCLIP, DINOv2 with registers); without (most
+of Hugging Face's); without, at a scale of (h' + 0.1) / h (DINOv2's own code); and with the outer rows of both
+grids at the same place (torchvision)."""
+
+
+def resample_grid(
+    pos: Tensor, old: tuple[int, int], new: tuple[int, int], method: str = "antialias"
+) -> Tensor:
+    """``(1, h*w, D) -> (1, h'*w', D)``: bicubic resampling of a grid of position embeddings.
 
     The paper's section 3.2 ("2D interpolation of the pre-trained position embeddings, according to their
-    location in the original image"). Equal grids return the input itself, bit for bit.
+    location in the original image"). Equal grids return the input itself, bit for bit. Implementations
+    differ in the filter, so ``method``, one of ``RESAMPLINGS``, belongs to a checkpoint's source.
 
     Raises:
         ValueError: if the number of rows is not h*w.
@@ -39,8 +48,44 @@ def resample_grid(pos: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Te
     if old == new:
         return pos
     image = rearrange(pos.float(), "1 (h w) d -> 1 d h w", h=old[0])
-    image = F.interpolate(image, size=new, mode="bicubic", antialias=True, align_corners=False)
+    if method == "offset":
+        scale = tuple((n + 0.1) / o for n, o in zip(new, old, strict=True))
+        image = F.interpolate(image, scale_factor=scale, mode="bicubic", align_corners=False)
+    else:
+        image = F.interpolate(
+            image,
+            size=new,
+            mode="bicubic",
+            antialias=method == "antialias",
+            align_corners=method == "aligned",
+        )
     return rearrange(image, "1 d h w -> 1 (h w) d").to(pos.dtype)
+
+
+def rope_2d(
+    grid: tuple[int, int],
+    head_dim: int,
+    reference: tuple[int, int] = (16, 16),
+    temperature: float = 10_000.0,
+    device: torch.device | None = None,
+) -> Tensor:
+    """``(h, w), d -> (1, h*w, 2d)``: cosines, then sines, of rotary angles for rows and columns of patches.
+
+    After Su et al. 2021, along two axes as EVA-02 has it (Fang et al. 2023): half of the channels turn with
+    the row, half with the column. Coordinates are scaled to the ``reference`` grid of pre-training.
+    """
+    bands = temperature ** -(
+        torch.arange(head_dim // 4, dtype=torch.float32, device=device) / (head_dim // 4)
+    )
+    rows, cols = (
+        torch.arange(n, dtype=torch.float32, device=device) / n * r
+        for n, r in zip(grid, reference, strict=True)
+    )
+    angles = torch.cat(
+        [(axis[..., None] * bands) for axis in torch.meshgrid(rows, cols, indexing="ij")], dim=-1
+    )
+    angles = rearrange(angles, "h w a -> 1 (h w) a").repeat_interleave(2, dim=-1)
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
 def square_grid(rows: int, context: str) -> tuple[int, int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from pointvit.layers import Linear, linear
 from pointvit.ops import farthest_point_sample, group, knn
-from pointvit.positions import Learned2d, PointPositions, resample_grid, sincos_2d
+from pointvit.positions import RESAMPLINGS, Learned2d, PointPositions, resample_grid, rope_2d, sincos_2d
 from pointvit.resnetv2 import ResNetV2Stem
 
 
@@ -24,6 +25,8 @@ class Tokens(NamedTuple):
     """(B|1, N, D) position embeddings, or None."""
     centers: Tensor
     """(B|1, N, 2|3) where each token sits: pixels (x right, y down) or the cloud's own unit."""
+    rope: Tensor | None = None
+    """(B|1, N, 2d) rotary positions for heads of d channels, or None."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,15 @@ class ImageTokenizerConfig:
     """(h, w) in pixels; with a hybrid stem, the patch times the stem's stride."""
     in_chans: int = 3
     pos_embed: str = "learned"
-    """``learned`` (1D, the paper's), ``learned_2d``, ``sincos_2d`` (fixed) or ``none``."""
+    """``learned`` (1D, the paper's), ``learned_2d``, ``sincos_2d`` (fixed, at any size) or ``none``."""
     cls_pos: bool = True
     """Whether the class token has a position of its own (a row of the position table)."""
+    dist_pos: bool = False
+    """Whether the first register has one too, as DeiT's distillation token."""
+    pos_resample: str = "antialias"
+    """How positions are resampled to other grids, one of ``positions.RESAMPLINGS``."""
+    rope: bool = False
+    """Rotary positions beside the others (EVA-02)."""
     patch_bias: bool = True
     stem: tuple[int, ...] | None = None
     """Blocks per stage of a ResNetV2 stem (hybrid), () for its root alone, None for plain patches."""
@@ -54,6 +63,10 @@ class ImageTokenizerConfig:
                 )
         if self.pos_embed not in POSITIONS_2D:
             raise ValueError(f"pos_embed must be one of {', '.join(POSITIONS_2D)}, got {self.pos_embed!r}")
+        if self.pos_resample not in RESAMPLINGS:
+            raise ValueError(
+                f"pos_resample must be one of {', '.join(RESAMPLINGS)}, got {self.pos_resample!r}"
+            )
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -74,6 +87,8 @@ class PointTokenizerConfig:
     """xyz first, then any further channels (normals, colour)."""
     width: int = 256
     """Channels of the mini-PointNet's first half; its second half is twice as wide."""
+    token_dim: int | None = None
+    """Width that the mini-PointNet puts out, if a linear layer follows it (Point-BERT, Uni3D)."""
     cls_pos: bool = True
     patch_drop_rate: float = 0.0
     """Share of the groups left out at random in training, before they are embedded; all are used in eval."""
@@ -92,9 +107,14 @@ class ImageTokenizer(nn.Module):
 
     pos_embed: Tensor | nn.Module | None
 
-    def __init__(self, config: ImageTokenizerConfig, embed_dim: int) -> None:
+    def __init__(self, config: ImageTokenizerConfig, embed_dim: int, head_dim: int = 64) -> None:
+        """``head_dim``: channels of an attention head, for rotary positions."""
         super().__init__()
-        self.config = config
+        self.config, self.head_dim = config, head_dim
+        if config.rope and head_dim % 4:
+            raise ValueError(
+                f"rotary positions need heads whose channels are a multiple of 4, got {head_dim}"
+            )
         self.backbone: ResNetV2Stem | None = None
         channels, patch = config.in_chans, config.patch_size
         if config.stem is not None:
@@ -116,7 +136,9 @@ class ImageTokenizer(nn.Module):
             self.register_buffer("pos_embed", sincos_2d(config.grid, embed_dim))
         else:
             self.pos_embed = None
-        self.cls_pos = _class_position(embed_dim) if config.cls_pos and config.pos_embed != "none" else None
+        has_table = config.pos_embed != "none"
+        self.cls_pos = _class_position(embed_dim) if config.cls_pos and has_table else None
+        self.dist_pos = _class_position(embed_dim) if config.dist_pos and has_table else None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tokens:
         if lengths is not None:
@@ -128,15 +150,20 @@ class ImageTokenizer(nn.Module):
         grid = (patches.shape[2], patches.shape[3])
         tokens = rearrange(patches, "b d h w -> b (h w) d")
         pos, centers = self._positions(grid), _patch_centers(grid, (height, width), x.device)
+        rope = rope_2d(grid, self.head_dim, device=x.device) if self.config.rope else None
         if self.training and self.config.patch_drop_rate > 0:
             kept = _random_subset(len(x), tokens.shape[1], self.config.patch_drop_rate, x.device)
             tokens, centers = group(tokens, kept), group(centers.expand(len(x), -1, -1), kept)
-            pos = None if pos is None else group(pos.expand(len(x), -1, -1), kept)
-        return Tokens(tokens, pos, centers)
+            pos, rope = (t if t is None else group(t.expand(len(x), -1, -1), kept) for t in (pos, rope))
+        return Tokens(tokens, pos, centers, rope)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
         table = self.pos_embed() if isinstance(self.pos_embed, nn.Module) else self.pos_embed
-        return None if table is None else resample_grid(table, self.config.grid, grid)
+        if table is None:
+            return None
+        if self.config.pos_embed == "sincos_2d" and grid != self.config.grid:
+            return sincos_2d(grid, table.shape[2]).to(table)
+        return resample_grid(table, self.config.grid, grid, self.config.pos_resample)
 
     def _check(self, x: Tensor) -> None:
         c, (h, w) = self.config.in_chans, self.config.patch_size
@@ -160,15 +187,18 @@ class PointTokenizer(nn.Module):
     def __init__(self, config: PointTokenizerConfig, embed_dim: int) -> None:
         super().__init__()
         self.config = config
-        self.embed = MiniPointNet(config.in_chans, embed_dim, config.width)
+        self.embed = MiniPointNet(config.in_chans, config.token_dim or embed_dim, config.width)
+        self.reduce = nn.Identity() if config.token_dim is None else Linear(config.token_dim, embed_dim)
         self.pos_embed = PointPositions(embed_dim)
         self.cls_pos = _class_position(embed_dim) if config.cls_pos else None
+        self.dist_pos = None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tokens:
         neighborhoods, centers = self.group(x, lengths)
         # Grouped in the input's precision (float64 keeps far coordinates apart), embedded in the weights'.
         dtype = next(self.pos_embed.parameters()).dtype
-        return Tokens(self.embed(neighborhoods.to(dtype)), self.pos_embed(centers.to(dtype)), centers)
+        tokens = self.reduce(self.embed(neighborhoods.to(dtype)))
+        return Tokens(tokens, self.pos_embed(centers.to(dtype)), centers)
 
     def group(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``(B, P, C) -> (B, G, K, C), (B, G, 3)``: groups with xyz relative to their centres, and those."""
@@ -190,8 +220,12 @@ class PointTokenizer(nn.Module):
 class MiniPointNet(nn.Module):
     """``(B, G, K, C) -> (B, G, D)``: a shared MLP, max over the group, a second MLP that sees both, max.
 
-    Point-BERT's encoder. The second MLP's first layer acts on [global, point]; its weight is applied in two
-    halves, W [g, f] = W_g g + W_f f, so that the global half is computed once per group, not once per point.
+    Point-BERT's encoder. What it computes is rearranged, exactly but for rounding:
+
+    - The second MLP's first layer acts on [global, point]. Its weight is applied in two halves,
+      W [g, f] = W_g g + W_f f, so that the global half is computed once per group, not once per point.
+    - f = V h + c is linear in what comes before it, so W_f f = (W_f V) h + W_f c with one, smaller matrix.
+    - In eval mode the batch norms are linear as well, and become part of the layers before them.
     """
 
     def __init__(self, in_chans: int, embed_dim: int, width: int = 256) -> None:
@@ -211,16 +245,92 @@ class MiniPointNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, groups, size = x.shape[:3]  # all given below, since an empty batch leaves none to infer
-        points = self.first(rearrange(x, "b g k c -> (b g k) c"))
-        points = rearrange(points, "(n k) c -> n k c", k=size)
-        pooled = points.amax(dim=1)
+        points = rearrange(x, "b g k c -> (b g) k c")
+        whole = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or batch == 0
+        # Where nothing is kept for a backward pass: pieces whose intermediate results stay in the cache.
+        pieces = (points,) if whole or x.is_cuda else points.split(max(1, _POINTS_AT_A_TIME // size))
+        tokens = torch.cat([self._embed(piece) for piece in pieces])
+        return rearrange(tokens, "(b g) d -> b g d", b=batch, g=groups)
 
-        mix, norm, act, out = self.second
-        assert isinstance(mix, nn.Linear)
-        of_global, of_point = mix.weight.split(points.shape[-1], dim=1)
-        hidden = F.linear(points, of_point) + F.linear(pooled, of_global, mix.bias)[:, None]
-        tokens = out(act(norm(rearrange(hidden, "n k c -> (n k) c"))))
-        return rearrange(tokens, "(b g k) d -> b g k d", b=batch, g=groups, k=size).amax(dim=2)
+    def _embed(self, x: Tensor) -> Tensor:
+        """``(N, K, C) -> (N, D)`` for N groups."""
+        (expand, norm1, feature), (mix, norm2, out) = _parts(self.first), _parts(self.second)
+        of_global, of_point = mix.weight.split(feature.out_features, dim=1)
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = of_point @ feature.weight, mix.bias + of_point @ feature.bias
+            first = _with_norm(expand, norm1, x) if _is_plain(norm1) else (expand.weight, expand.bias)
+            mean, var = norm2.running_mean, norm2.running_var
+            folded = False
+            if not norm2.training and mean is not None and var is not None:
+                folded = True
+                scale = _scale(norm2, var)
+                of_global, weight = of_global * scale[:, None], weight * scale[:, None]
+                bias = (bias - mean) * scale + norm2.bias
+
+        hidden = linear(x, *first)
+        hidden = F.relu(hidden if _is_plain(norm1) else _per_channel(norm1, hidden))
+        pooled = _largest(linear(hidden, feature.weight, feature.bias))
+        mixed = linear(hidden, weight) + F.linear(pooled, of_global, bias)[:, None]
+        mixed = F.relu(mixed if folded else _per_channel(norm2, mixed))
+        return _largest(linear(mixed, out.weight, out.bias))
+
+
+_POINTS_AT_A_TIME = 4096
+
+
+def _parts(mlp: nn.Sequential) -> tuple[nn.Linear, nn.BatchNorm1d, nn.Linear]:
+    enter, norm, _, leave = mlp
+    assert isinstance(enter, nn.Linear)
+    assert isinstance(leave, nn.Linear)
+    return enter, cast(nn.BatchNorm1d, norm), leave
+
+
+def _is_plain(norm: nn.BatchNorm1d) -> bool:
+    """Whether a batch norm's statistics are those of this batch or the stored ones, as by default."""
+    return type(norm) is nn.BatchNorm1d and norm.running_var is not None and norm.momentum is not None
+
+
+def _with_norm(layer: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a linear layer with the batch norm behind it made part of them.
+
+    In training, mean and variance of W x + b follow from the mean and covariance of x, whose few channels
+    are cheaper to look at.
+    """
+    mean, var = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert var is not None
+    if norm.training:
+        flat = x.flatten(0, 1).to(layer.weight.dtype)
+        center = flat.mean(dim=0)
+        flat = flat - center
+        running, covariance = (mean, var), flat.T @ flat / len(flat)
+        mean = layer.weight @ center + layer.bias
+        var = ((layer.weight @ covariance) * layer.weight).sum(dim=1)
+        unbiased = len(flat) / max(1, len(flat) - 1)
+        with torch.no_grad():
+            running[0].lerp_(mean, norm.momentum or 0.0)
+            running[1].lerp_(var * unbiased, norm.momentum or 0.0)
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked += 1
+    scale = _scale(norm, var)
+    return layer.weight * scale[:, None], (layer.bias - mean) * scale + norm.bias
+
+
+def _scale(norm: nn.BatchNorm1d, var: Tensor) -> Tensor:
+    return norm.weight * (var + norm.eps).rsqrt()
+
+
+def _per_channel(norm: nn.Module, x: Tensor) -> Tensor:
+    """``(N, K, C) -> (N, K, C)``: a batch norm, in the memory layout that x has."""
+    return norm(x.mT).mT if x.mT.is_contiguous() else norm(x.flatten(0, 1)).view_as(x)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """``(N, K, C) -> (N, C)``: the maximum over the group."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return x.amax(dim=1)
+    # Backward, max copies to one place each, in x's memory layout; amax would compare everything once more.
+    return (x.mT.max(dim=2) if x.mT.is_contiguous() else x.max(dim=1)).values
 
 
 def _random_subset(batch: int, count: int, drop_rate: float, device: torch.device) -> Tensor:

@@ -6,13 +6,16 @@ Parameter names are timm's, so that most public weights load without renaming.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pointvit.layers import ACTIVATIONS, DropPath, LayerScale, Linear, Mlp
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class TrunkConfig:
     norm_pre: bool = False
     """A LayerNorm before the first block (CLIP)."""
     final_norm: bool = True
+    swiglu: bool = False
+    """A gated MLP (Shazeer 2020) without ``activation``, as in EVA-02 and DINOv2's giant."""
+    attn_norm: bool = False
+    mlp_norm: bool = False
+    """LayerNorms inside the branches, before their last layer (sub-LN, EVA-02)."""
     layer_scale: float | None = None
     """Initial value of LayerScale (Touvron et al. 2021), or None for no LayerScale."""
     drop_rate: float = 0.0
@@ -52,6 +60,8 @@ class TrunkConfig:
                 f"embed_dim must be a multiple of num_heads, got embed_dim={self.embed_dim} and "
                 f"num_heads={self.num_heads}"
             )
+        if self.mlp_norm and not self.swiglu:
+            raise ValueError("mlp_norm is a part of the gated MLP: it needs swiglu=True")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         for name in ("drop_rate", "attn_drop_rate", "drop_path_rate"):
@@ -64,20 +74,6 @@ class TrunkConfig:
         return round(self.embed_dim * self.mlp_ratio)
 
 
-class QuickGELU(nn.Module):
-    """``(*) -> (*)``: x * sigmoid(1.702 x), the approximation OpenAI's CLIP was trained with."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(1.702 * x)
-
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
-    "quick_gelu": QuickGELU,
-}
-
-
 class Attention(nn.Module):
     """``(B, T, D) -> (B, T, D)``: multi-head self-attention, eq. 5-8 of the paper's appendix A."""
 
@@ -85,32 +81,47 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = config.num_heads
         self.attn_drop = config.attn_drop_rate
-        self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)
-        self.proj = nn.Linear(config.embed_dim, config.embed_dim)
+        self.qkv = Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)
+        self.norm = _layer_norm(config.embed_dim, config, config.attn_norm)
+        self.proj = Linear(config.embed_dim, config.embed_dim)
         self.proj_drop = nn.Dropout(config.drop_rate)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self._heads(x)
+    def forward(self, x: Tensor, rope: Tensor | None = None) -> Tensor:
+        """``rope`` (1|B, N, 2d) turns the queries and keys of the last N tokens; see :func:`rotate`."""
+        q, k, v = self._heads(x, rope)
         if _plain_is_faster(q):
             return self._merge(F.dropout(self._attend(q, k), self.attn_drop, self.training) @ v)
         x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
         return self._merge(x)
 
-    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_with_weights(self, x: Tensor, rope: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``(B, T, D) -> (B, T, D), (B, H, T, T)``: the same output, and the softmax weights A of eq. 6."""
-        q, k, v = self._heads(x)
+        q, k, v = self._heads(x, rope)
         weights = self._attend(q, k)
         return self._merge(F.dropout(weights, self.attn_drop, self.training) @ v), weights
 
     def _attend(self, q: Tensor, k: Tensor) -> Tensor:
         return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(dim=-1)  # eq. 6
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = rearrange(self.qkv(x), "b t (qkv h d) -> qkv b h t d", qkv=3, h=self.num_heads)
-        return q, k, v
+    def _heads(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = self.qkv(x).contiguous()  # the fused kernel wants each head's channels together
+        q, k, v = rearrange(qkv, "b t (qkv h d) -> qkv b h t d", qkv=3, h=self.num_heads)
+        return (q, k, v) if rope is None else (rotate(q, rope), rotate(k, rope), v)
 
     def _merge(self, x: Tensor) -> Tensor:
-        return self.proj_drop(self.proj(rearrange(x, "b h t d -> b t (h d)")))
+        return self.proj_drop(self.proj(self.norm(rearrange(x, "b h t d -> b t (h d)"))))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """``(B, H, T, d), (1|B, N, 2d) -> (B, H, T, d)``: rotary positions (Su et al. 2021) of the last N tokens.
+
+    ``rope`` holds the cosines of each token's angles, then the sines; channels 2i and 2i+1 turn together.
+    Class and register tokens, which stand before the others, have no position and stay.
+    """
+    prefix, patches = x.split([x.shape[2] - rope.shape[1], rope.shape[1]], dim=2)
+    cos, sin = rope[:, None].chunk(2, dim=-1)
+    turned = torch.stack([-patches[..., 1::2], patches[..., ::2]], dim=-1).flatten(-2)
+    return torch.cat([prefix, (patches * cos + turned * sin).to(x.dtype)], dim=2)
 
 
 def _plain_is_faster(q: Tensor) -> bool:
@@ -119,48 +130,20 @@ def _plain_is_faster(q: Tensor) -> bool:
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 512
 
 
-class Mlp(nn.Module):
-    """``(B, T, in) -> (B, T, in)``: two layers with a GELU between (the MLP of eq. 3)."""
+class SwiGLU(nn.Module):
+    """``(B, T, in) -> (B, T, in)``: a gated MLP, fc2(norm(silu(g) * x)) with [g, x] = fc1."""
 
-    def __init__(self, dim: int, hidden: int, activation: str = "gelu", drop_rate: float = 0.0) -> None:
+    def __init__(self, config: TrunkConfig) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
-        self.act = ACTIVATIONS[activation]()
-        self.drop1 = nn.Dropout(drop_rate)
-        self.fc2 = nn.Linear(hidden, dim)
-        self.drop2 = nn.Dropout(drop_rate)
+        self.fc1 = Linear(config.embed_dim, 2 * config.hidden_dim)
+        self.drop1 = nn.Dropout(config.drop_rate)
+        self.norm = _layer_norm(config.hidden_dim, config, config.mlp_norm)
+        self.fc2 = Linear(config.hidden_dim, config.embed_dim)
+        self.drop2 = nn.Dropout(config.drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
-
-
-class LayerScale(nn.Module):
-    """``(B, T, D) -> (B, T, D)``: a learned factor per channel."""
-
-    def __init__(self, dim: int, init: float) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((dim,), init))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
-
-
-class DropPath(nn.Module):
-    """``(B, ...) -> (B, ...)``: drops a residual branch for whole samples in training, keeping its mean."""
-
-    def __init__(self, rate: float = 0.0) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0.0:
-            return x
-        keep = 1.0 - self.rate
-        mask = x.new_empty(x.shape[0], *(1,) * (x.ndim - 1)).bernoulli_(keep)
-        return x * (mask / keep)
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate:g}"
+        gate, x = self.fc1(x).chunk(2, dim=-1)
+        return self.drop2(self.fc2(self.norm(self.drop1(F.silu(gate) * x))))
 
 
 class Block(nn.Module):
@@ -178,16 +161,20 @@ class Block(nn.Module):
         self.ls1 = layer_scale()
         self.drop_path1 = DropPath(drop_path_rate)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = Mlp(dim, config.hidden_dim, config.activation, config.drop_rate)
+        self.mlp = (
+            SwiGLU(config)
+            if config.swiglu
+            else Mlp(dim, config.hidden_dim, config.activation, config.drop_rate)
+        )
         self.ls2 = layer_scale()
         self.drop_path2 = DropPath(drop_path_rate)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._residuals(x, self.attn(self.norm1(x)))
+    def forward(self, x: Tensor, rope: Tensor | None = None) -> Tensor:
+        return self._residuals(x, self.attn(self.norm1(x), rope))
 
-    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_with_weights(self, x: Tensor, rope: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``(B, T, D) -> (B, T, D), (B, H, T, T)``: the layer's output and its attention weights."""
-        attended, weights = self.attn.forward_with_weights(self.norm1(x))
+        attended, weights = self.attn.forward_with_weights(self.norm1(x), rope)
         return self._residuals(x, attended), weights
 
     def _residuals(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -202,30 +189,38 @@ class Trunk(nn.Module):
         super().__init__()
         self.config = config
         rates = [config.drop_path_rate * i / max(1, config.depth - 1) for i in range(config.depth)]
-        self.norm_pre = (
-            nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.norm_pre else nn.Identity()
-        )
+        self.norm_pre = _layer_norm(config.embed_dim, config, config.norm_pre)
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
-        self.norm = (
-            nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
-        )
+        self.norm = _layer_norm(config.embed_dim, config, config.final_norm)
+        self.grad_checkpointing = False
+        """Whether training keeps each block's input alone and computes the rest again (Chen et al. 2016)."""
         self.apply(_init_weights)
 
-    def forward(self, x: Tensor, pos: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor | None = None, rope: Tensor | None = None) -> Tensor:
         """``(B, T, D), (B|1, T, D) -> (B, T, D)``.
 
         Args:
             x: tokens.
             pos: position embeddings to add before *every* block (Point-BERT, Point-MAE, Pix4Point); None
                 where the caller has added them once, as ViT does.
+            rope: (1|B, N, 2d) rotary positions of the last N tokens (EVA-02's images), see :func:`rotate`.
         """
         x = self.norm_pre(x)
         for block in self.blocks:
-            x = block(x if pos is None else x + pos)
+            x = x if pos is None else x + pos
+            if self.grad_checkpointing and self.training and torch.is_grad_enabled():
+                x = checkpoint(block, x, rope, use_reentrant=False)
+            else:
+                x = block(x, rope)
         return self.norm(x)
 
     def forward_intermediates(
-        self, x: Tensor, pos: Tensor | None = None, indices: Sequence[int] | None = None, norm: bool = False
+        self,
+        x: Tensor,
+        pos: Tensor | None = None,
+        rope: Tensor | None = None,
+        indices: Sequence[int] | None = None,
+        norm: bool = False,
     ) -> list[Tensor]:
         """``(B, T, D) -> [(B, T, D), ...]``: outputs of the blocks ``indices``, in that order.
 
@@ -238,19 +233,25 @@ class Trunk(nn.Module):
         outputs: dict[int, Tensor] = {}
         x = self.norm_pre(x)
         for i, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):
-            x = block(x if pos is None else x + pos)
+            x = block(x if pos is None else x + pos, rope)
             if i in wanted:
                 outputs[i] = self.norm(x) if norm else x
         return [outputs[i] for i in wanted]
 
-    def attention_weights(self, x: Tensor, pos: Tensor | None = None) -> list[Tensor]:
+    def attention_weights(
+        self, x: Tensor, pos: Tensor | None = None, rope: Tensor | None = None
+    ) -> list[Tensor]:
         """``(B, T, D) -> [(B, H, T, T)] * L``: softmax weights of every block, rows summing to 1."""
         x, weights = self.norm_pre(x), []
         for block in self.blocks:
             assert isinstance(block, Block)
-            x, w = block.forward_with_weights(x if pos is None else x + pos)
+            x, w = block.forward_with_weights(x if pos is None else x + pos, rope)
             weights.append(w)
         return weights
+
+
+def _layer_norm(dim: int, config: TrunkConfig, present: bool) -> nn.Module:
+    return nn.LayerNorm(dim, eps=config.norm_eps) if present else nn.Identity()
 
 
 def _block_index(index: int, depth: int) -> int:

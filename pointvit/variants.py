@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pointvit.config import ViTConfig, near
+from pointvit.config import CLIP, IMAGENET, UNIT, ViTConfig, near
 from pointvit.model import Metadata, Pair, ViT
 from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
+
+if TYPE_CHECKING:
+    from pointvit.checkpoints import Checkpoint
 
 SIZES = {
     # name: (embed_dim, depth, num_heads), table 1 of the ViT paper; Ti and S from Touvron et al. 2021
@@ -28,11 +31,6 @@ HYBRIDS = {
     "vit_large_r50_s32_224": ("large", (3, 4, 6, 3), 32, 224),
 }
 
-# Mean and standard deviation of the colours that published weights were trained on.
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-UNIT = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-
 
 def _trunk(size: str) -> TrunkConfig:
     embed_dim, depth, num_heads = SIZES[size]
@@ -42,6 +40,10 @@ def _trunk(size: str) -> TrunkConfig:
 def _image(size: str, patch: int, img: int, stem: tuple[int, ...] | None = None, **trunk: Any) -> ViTConfig:
     tokenizer = ImageTokenizerConfig((img, img), (patch, patch), stem=stem)
     return ViTConfig(replace(_trunk(size), **trunk), tokenizer)
+
+
+OF_HEAD = {"num_classes", "global_pool", "head", "fc_norm", "representation_size"}
+"""Settings with which a checkpoint's head may be left behind."""
 
 
 def _variants() -> dict[str, ViTConfig]:
@@ -85,16 +87,24 @@ def model_config(name: str) -> ViTConfig:
     return VARIANTS[name]
 
 
-def create_model(name: str, pretrained: str | os.PathLike[str] | None = None, **settings: Any) -> ViT:
+def create_model(
+    name: str = "auto",
+    pretrained: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
+    **settings: Any,
+) -> ViT:
     """An encoder for images or points by name, with random weights or those of a checkpoint.
 
     Args:
         name: one of :func:`list_models`, or ``auto`` to read the architecture from ``pretrained``.
-        pretrained: a checkpoint file or folder. A 2D checkpoint also initialises a point encoder: everything
-            of its trunk and class token is loaded, strictly, and the settings that determine its arithmetic
-            (LayerNorm eps, LayerScale, activation, ...) are taken from the file. Colours are normalised
-            (``model.meta``) as for the public weights of that architecture; DeiT, DINO and MAE cannot be told
-            from Google's, and want ImageNet's mean and deviation.
+        pretrained: a checkpoint file or folder, or a repository on the Hugging Face Hub. A 2D checkpoint
+            also initialises a point encoder: everything of its trunk and class token is loaded, strictly, and
+            the settings that determine its arithmetic (LayerNorm eps, LayerScale, activation, ...) are taken
+            from the file. Colours are normalised (``model.meta``) as the source says, or as for the
+            public weights of that architecture; DINO and MAE cannot be told from Google's, and want
+            ImageNet's mean and deviation.
+        tokenizer: with ``auto``, ``points`` for a point encoder on the checkpoint's trunk, whatever front end
+            the file has. None: the file's own.
         settings: any field of the model's configuration: ``num_classes``, ``num_groups``, ``img_size``,
             ``drop_path_rate``, ``global_pool``, ...
 
@@ -105,22 +115,50 @@ def create_model(name: str, pretrained: str | os.PathLike[str] | None = None, **
         raise ValueError(
             "create_model('auto') reads the architecture from a checkpoint: pass pretrained=PATH"
         )
+    if tokenizer is not None and (tokenizer != "points" or name != "auto"):
+        raise ValueError(
+            "tokenizer must be 'points', and goes with create_model('auto', pretrained=PATH); got "
+            f"tokenizer={tokenizer!r} with {name!r}"
+        )
     if pretrained is None:
         return _build(model_config(name).override(settings))
-    from pointvit.checkpoints import Checkpoint, load_into
+    from pointvit.checkpoints import Checkpoint, CheckpointError, load_into
+    from pointvit.checkpoints.loading import HEAD
 
     checkpoint = Checkpoint.open(pretrained)
-    base = (
-        checkpoint.image_config()
-        if name == "auto"
-        else checkpoint.adapt(model_config(name).override(settings))
-    )
-    model = _build(base.override(settings))  # what is asked for wins over what the file says
-    if name == "auto" and checkpoint.saved is not None and checkpoint.config is not None:
+    if name != "auto":
+        base = checkpoint.adapt(model_config(name).override(settings))
+    elif tokenizer == "points" and checkpoint.modality == "image":
+        base = _point_encoder(checkpoint.encoder_config(settings), num_classes=0)
+    else:
+        base = checkpoint.encoder_config(settings)
+    config = base.override(settings)  # what is asked for wins over what the file says
+    model = model_for(checkpoint, config, is_own=name == "auto")
+    report = load_into(model, checkpoint)
+    random = [n for n in report.new if n.startswith(HEAD) and n not in checkpoint.source.new]
+    if (
+        name == "auto"
+        and model.config.modality == checkpoint.modality
+        and random
+        and not settings.keys() & OF_HEAD
+    ):
+        raise CheckpointError(f"{checkpoint.path}: its head is not complete, it lacks {', '.join(random)}")
+    return model
+
+
+def model_for(checkpoint: Checkpoint, config: ViTConfig, is_own: bool = True) -> ViT:
+    """A model for the weights of a checkpoint, still with random ones, and with the metadata the file states.
+
+    Args:
+        is_own: whether the model is the one in the file, whose saved description then holds for it too.
+    """
+    model = _build(config)
+    for field, value in checkpoint.meta.items():
+        setattr(model.meta, field, value)
+    if is_own and checkpoint.saved is not None and checkpoint.config is not None:
         model.meta = Metadata(**checkpoint.config["meta"])
-        if model.num_classes != base.num_classes:
+        if model.num_classes != checkpoint.saved.num_classes:
             model.meta.class_names = None
-    load_into(model, checkpoint)
     return model
 
 
@@ -130,6 +168,19 @@ def _build(config: ViTConfig) -> ViT:
         by_trunk = CLIP if config.trunk.norm_pre else UNIT if config.trunk.layer_scale is None else IMAGENET
         model.meta.image_mean, model.meta.image_std = by_trunk
     return model
+
+
+def _point_encoder(image: ViTConfig, num_classes: int) -> ViTConfig:
+    """A point encoder on the trunk of an image encoder."""
+    return replace(
+        image,
+        tokenizer=PointTokenizerConfig(),
+        num_classes=num_classes,
+        global_pool="cls+max" if image.class_token else "max",
+        fc_norm=not image.trunk.final_norm,  # normalised once: in the trunk or behind the pool
+        representation_size=None,
+        head="point_mae",
+    )
 
 
 def create_pair(
@@ -155,14 +206,8 @@ def create_pair(
             f"a pair is named by its image encoder, and {name!r} encodes points; choose one of "
             f"{', '.join(list_models('vit_')[:3])}, ..."
         )
-    config = replace(
-        image.config,
-        tokenizer=PointTokenizerConfig(num_groups, group_size),
-        global_pool="cls+max" if image.config.class_token else "max",
-        fc_norm=not image.config.trunk.final_norm,  # normalised once: in the trunk or behind the pool
-        representation_size=None,
-        head="point_mae",
-    )
-    points = ViT(config, trunk=image.trunk)
+    config = _point_encoder(image.config, num_classes)
+    tokenizer = PointTokenizerConfig(num_groups, group_size)
+    points = ViT(replace(config, tokenizer=tokenizer), trunk=image.trunk)
     points.meta = replace(image.meta)
     return Pair(image, points)

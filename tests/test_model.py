@@ -31,6 +31,11 @@ def example(config: ViTConfig, batch: int = 2, seed: int = 1) -> Tensor:
     return torch.rand(batch, 40, config.tokenizer.in_chans, generator=generator)
 
 
+def pooling(kind: str) -> dict[str, Any]:
+    """The settings with which a model can have this pool."""
+    return {"global_pool": kind, **({"num_reg_tokens": 1} if "dist" in kind else {})}
+
+
 def built(config: ViTConfig, randomise: Randomise, **settings: Any) -> ViT:
     return randomise(ViT(config.override(settings))).eval()
 
@@ -67,7 +72,7 @@ def test_batching_and_repetition_change_nothing(config: ViTConfig, randomise: Ra
 @torch.no_grad()
 def test_permuting_the_points_changes_no_logit(pos_mode: str, pool: str, randomise: Randomise) -> None:
     """As long as sampling starts at the same point, which is the first."""
-    model = built(POINTS, randomise, pos_mode=pos_mode, global_pool=pool)
+    model = built(POINTS, randomise, pos_mode=pos_mode, **pooling(pool))
     x = example(POINTS)
     order = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.randperm(39)])
     torch.testing.assert_close(model(x[:, order]), model(x), rtol=0, atol=1e-4)
@@ -99,13 +104,14 @@ def test_a_padded_row_equals_its_single_run(randomise: Randomise) -> None:
 
 
 VARIATIONS: list[dict[str, Any]] = [
-    *({"global_pool": pool} for pool in POOLS),
+    *(pooling(pool) for pool in POOLS),
     *({"head": head} for head in HEADS),
     *({"pos_mode": mode} for mode in POSITION_MODES),
     {"class_token": False, "global_pool": "mean"},
     {"num_reg_tokens": 4, "fc_norm": True, "representation_size": 12},
     {"layer_scale": 1e-5, "norm_pre": True, "qkv_bias": False, "activation": "quick_gelu"},
     {"final_norm": False, "fc_norm": True},
+    {"swiglu": True, "attn_norm": True, "mlp_norm": True},
 ]
 
 
@@ -189,7 +195,7 @@ def test_the_pre_training_head_has_a_tanh_layer(randomise: Randomise) -> None:
 @KINDS
 def test_a_new_head_keeps_all_before_it(config: ViTConfig, pool: str, randomise: Randomise) -> None:
     model, x = (
-        built(config, randomise, global_pool=pool, fc_norm=True, representation_size=12),
+        built(config, randomise, fc_norm=True, representation_size=12, **pooling(pool)),
         example(config),
     )
     before = {n: p.clone() for n, p in model.state_dict().items() if not n.startswith("head.")}
@@ -208,7 +214,7 @@ def test_a_new_head_keeps_all_before_it(config: ViTConfig, pool: str, randomise:
 @pytest.mark.parametrize("old", POOLS)
 @torch.no_grad()
 def test_a_new_pool_has_norm_and_head_of_its_width(old: str, new: str, randomise: Randomise) -> None:
-    model = built(POINTS, randomise, global_pool=old, fc_norm=True)
+    model = built(POINTS, randomise, fc_norm=True, **{**pooling(new), **pooling(old)})
     norm, width = model.fc_norm, model.pool.features
     model.reset_classifier(3, global_pool=new)
     assert model.config.global_pool == model.pool.kind == new

@@ -27,6 +27,8 @@ def test_pools_by_their_definitions() -> None:
         "mean": mean,
         "max": largest,
         "cls+max": torch.cat([cls, largest], dim=1),
+        "cls+mean": torch.cat([cls, mean], dim=1),
+        "cls+dist": x[:, :2].flatten(1),
         "cls+max+mean": torch.cat([cls, largest, mean], dim=1),
     }
     assert {*expected, "map"} == set(POOLS)
@@ -43,6 +45,8 @@ def test_no_class_token_to_pool() -> None:
     for kind in ("cls", "cls+max"):
         with pytest.raises(ValueError, match="needs a class token, and this model has none"):
             Pool(kind, TRUNK, num_prefix=0, has_cls=False)
+    with pytest.raises(ValueError, match="global_pool='cls.dist' needs a distillation token"):
+        Pool("cls+dist", TRUNK, num_prefix=1, has_cls=True)
 
 
 @torch.no_grad()
@@ -55,15 +59,17 @@ def test_attention_pool_equals_timm(randomise: Randomise) -> None:
     assert (pool.features, pool(tokens()).shape) == (24, (2, 24))
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters"),
-    [
-        ("linear", 48 * 5 + 5),
-        ("point_bert", 48 * 256 + 256 + 256 * 5 + 5),
-        ("point_mae", 48 * 256 + 256 + 512 + 256 * 256 + 256 + 512 + 256 * 5 + 5),
-        ("pix4point", 48 * 256 + 512 + 256 * 256 + 512 + 256 * 5 + 5),
-    ],
-)
+PARAMETERS = {
+    "linear": 48 * 5 + 5,
+    "projection": 48 * 5,
+    "distilled": 48 * 5 + 5 + 5,
+    "point_bert": 48 * 256 + 256 + 256 * 5 + 5,
+    "point_mae": 48 * 256 + 256 + 512 + 256 * 256 + 256 + 512 + 256 * 5 + 5,
+    "pix4point": 48 * 256 + 512 + 256 * 256 + 512 + 256 * 5 + 5,
+}
+
+
+@pytest.mark.parametrize(("kind", "parameters"), PARAMETERS.items())
 def test_heads(kind: str, parameters: int) -> None:
     head = make_head(kind, 48, 5)
     assert sum(p.numel() for p in head.parameters()) == parameters
@@ -73,7 +79,13 @@ def test_heads(kind: str, parameters: int) -> None:
 
 
 def test_every_head_has_a_row() -> None:
-    assert set(HEADS) == {"linear", "point_bert", "point_mae", "pix4point"}
+    assert set(HEADS) == set(PARAMETERS)
+
+
+def test_the_distilled_head_is_the_mean_of_two() -> None:
+    head, x = make_head("distilled", 48, 5), torch.randn(2, 48)
+    of_cls, of_dist = head.cls(x[:, :24]), head.dist(x[:, 24:])
+    torch.testing.assert_close(head(x), of_cls.lerp(of_dist, 0.5))
 
 
 def test_unknown_names() -> None:

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from timm.layers import resample_abs_pos_embed
+from timm.layers import RotaryEmbeddingCat, apply_rot_embed_cat, resample_abs_pos_embed
 from torch import Tensor, nn
 
-from pointvit.positions import Learned2d, PointPositions, resample_grid, sincos_2d, square_grid
+from pointvit.positions import Learned2d, PointPositions, resample_grid, rope_2d, sincos_2d, square_grid
+from pointvit.trunk import rotate
 
 
 def table(rows: int, dim: int = 8) -> Tensor:
@@ -92,3 +93,32 @@ def test_point_positions_are_point_berts() -> None:
     assert [type(layer) for layer in layers] == [nn.Linear, nn.GELU, nn.Linear]
     assert [tuple(p.shape) for p in PointPositions(96).parameters()] == [(128, 3), (128,), (96, 128), (96,)]
     assert PointPositions(96)(torch.rand(2, 7, 3)).shape == (2, 7, 96)
+
+
+@pytest.mark.parametrize("grid", [(16, 16), (4, 4), (24, 24), (6, 5), (1, 9)])
+@pytest.mark.parametrize("dim", [8, 64, 88])
+def test_rotary_positions_equal_timm(grid: tuple[int, int], dim: int) -> None:
+    """timm has the sines first."""
+    theirs = RotaryEmbeddingCat(dim, in_pixels=False, ref_feat_shape=[16, 16]).get_embed(list(grid))
+    ours = rope_2d(grid, dim)
+    assert ours.shape == (1, grid[0] * grid[1], 2 * dim)
+    torch.testing.assert_close(ours[0], theirs.roll(dim, dims=1), rtol=0, atol=1e-6)
+
+    x = torch.randn(2, 3, 2 + grid[0] * grid[1], dim, generator=torch.Generator().manual_seed(1))
+    turned = rotate(x, ours)
+    assert torch.equal(turned[:, :, :2], x[:, :, :2])  # class token and register have no position
+    expected = apply_rot_embed_cat(x[:, :, 2:], ours[0].roll(dim, dims=1))
+    torch.testing.assert_close(turned[:, :, 2:], expected, rtol=0, atol=1e-6)
+
+
+def test_rotary_positions_are_rotations_by_the_difference() -> None:
+    """Lengths stay, and a query and a key on the reference grid see only how far apart they are."""
+    x, rope = torch.randn(1, 1, 2, 64, generator=torch.Generator().manual_seed(1)), rope_2d((16, 16), 64)
+
+    def product(first: int, second: int) -> Tensor:
+        q, k = rotate(x, rope[:, [first, second]])[0, 0]
+        return q @ k
+
+    torch.testing.assert_close(rotate(x, rope[:, [5, 77]]).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(product(0, 35), product(100, 135), rtol=1e-4, atol=1e-4)
+    assert (product(0, 35) - product(0, 36)).abs() > 1e-3

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pointvit import trunk as trunk_module
-from pointvit.trunk import Attention, Block, DropPath, LayerScale, Mlp, QuickGELU, Trunk, TrunkConfig
+from pointvit.layers import LayerScale
+from pointvit.trunk import Attention, Block, Trunk, TrunkConfig
 
 Randomise = Callable[..., nn.Module]
 CONFIG = TrunkConfig(embed_dim=48, depth=3, num_heads=3)
@@ -88,29 +88,6 @@ def test_block_is_pre_norm_with_layer_scale(randomise: Randomise) -> None:
     assert isinstance(Block(CONFIG, 0.0).ls1, nn.Identity)
 
 
-@pytest.mark.parametrize(
-    ("activation", "function"),
-    [
-        ("gelu", F.gelu),
-        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
-        ("quick_gelu", lambda x: x * torch.sigmoid(1.702 * x)),
-    ],
-)
-def test_activations(activation: str, function: Callable[[Tensor], Tensor], randomise: Randomise) -> None:
-    mlp, x = randomise(Mlp(48, 96, activation)), tokens()
-    torch.testing.assert_close(mlp(x), mlp.fc2(function(mlp.fc1(x))), rtol=1e-6, atol=1e-6)
-    others = {"gelu", "gelu_tanh", "quick_gelu"} - {activation}
-    for other in others:
-        differing = Mlp(48, 96, other)
-        differing.load_state_dict(mlp.state_dict())
-        assert not torch.allclose(differing(x), mlp(x), rtol=1e-5, atol=1e-5), other
-
-
-def test_quick_gelu_values() -> None:
-    values = QuickGELU()(torch.tensor([0.0, 1.0, -1.0]))
-    assert values.tolist() == pytest.approx([0.0, 0.84580, -0.15420], abs=1e-5)
-
-
 @torch.no_grad()
 def test_positions_at_every_block_equal_a_plain_loop(randomise: Randomise) -> None:
     trunk, x, pos = randomise(Trunk(CONFIG)).eval(), tokens(), tokens(batch=1) + 0.5
@@ -136,16 +113,6 @@ def test_intermediates(randomise: Randomise) -> None:
     for index in (3, -4):
         with pytest.raises(IndexError, match=rf"block index must lie in \[-3, 2\] for 3 blocks, got {index}"):
             trunk.forward_intermediates(x, indices=[index])
-
-
-def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
-    drop, x = DropPath(0.3), torch.ones(20_000, 2, 3)
-    y = drop(x)
-    assert abs(y.mean().item() - 1) < 0.02
-    assert bool((y == y[:, :1, :1]).all())
-    assert sorted(y.unique().tolist()) == pytest.approx([0, 1 / 0.7])
-    assert torch.equal(drop.eval()(x), x)
-    assert torch.equal(DropPath(0.0)(x), x)
 
 
 def test_drop_path_grows_linearly_with_depth_and_is_off_in_eval() -> None:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from pointvit.checkpoints import google, huggingface, native, timm
+from pointvit.checkpoints import native
+from pointvit.checkpoints.architecture import FC1, NEEDED, POINTS, QKV, encoder_of, trunk_of
 from pointvit.checkpoints.files import CheckpointError, WeightFile, open_weights
-from pointvit.checkpoints.source import Source, heads_of
+from pointvit.checkpoints.source import Facts, Source
+from pointvit.checkpoints.sources import SOURCES
 from pointvit.config import ViTConfig, near
-from pointvit.positions import resample_grid, square_grid
+from pointvit.model import Metadata
+from pointvit.positions import square_grid
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
-SOURCES: dict[str, Source] = {s.SOURCE.name: s.SOURCE for s in (native, google, huggingface, timm)}
-_QKV, _FC1 = "trunk.blocks.0.attn.qkv.weight", "trunk.blocks.0.mlp.fc1.weight"
-RANKS = {_QKV: 2, _FC1: 2, "pos_embed": 3, "tokenizer.proj.weight": 4, "reg_tokens": 3, "head.weight": 2,
+RANKS = {QKV: 2, FC1: 2, "pos_embed": 3, "tokenizer.proj.weight": 4, "reg_tokens": 3, "head.weight": 2,
          "pre_logits.0.weight": 2}  # fmt: skip
-_STEM_ROOTS = ("tokenizer.backbone.stem.conv.weight", "tokenizer.backbone.conv.weight")
-"""The first convolution of a hybrid stem with stages, and of one without."""
+_META = {f.name for f in fields(Metadata)}
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,15 @@ class Checkpoint:
     source: Source
     tensors: dict[str, Tensor]
     settings: dict[str, Any]
+    """Fields of the model's configuration that the source or the file's config.json states."""
     config: dict[str, Any] | None
     set_aside: dict[str, str]
     """Tensors of the file that no model needs -> why."""
     sha256: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Numbers in each tensor that is set aside."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """Fields of :class:`~pointvit.model.Metadata` that the source states."""
     saved: ViTConfig | None = None
     """The model as pointvit described it when it wrote the file, in whatever layout."""
 
@@ -49,8 +54,13 @@ class Checkpoint:
         Raises:
             CheckpointError: if the file cannot be read, or is of no known source.
         """
-        file = open_weights(Path(path))
+        return cls.from_file(open_weights(path), source)
+
+    @classmethod
+    def from_file(cls, file: WeightFile, source: str = "auto") -> Checkpoint:
+        """As :meth:`open`, for a file that is open."""
         chosen = _choose(file, source)
+        facts = Facts(file.config or {}, {name: tuple(t.shape) for name, t in file.tensors.items()})
         try:
             described = native.description(file.config)
             saved = None if described is None else ViTConfig.from_dict(described["model"])
@@ -59,72 +69,73 @@ class Checkpoint:
         try:
             decoded = chosen.decode(file.tensors)
             _check_ranks(decoded)
-            settings = _settings(chosen, file, decoded) if saved is None else _settings_of(saved)
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: shapes, from einops and torch
+            settings = chosen.settings(decoded, facts) if saved is None else _settings_of(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: shapes, from torch
             reason = str(error).strip().splitlines()[0]
             raise CheckpointError(f"{file.path}: not a sound {chosen.name} checkpoint ({reason})") from error
         aside = {n: why for n in decoded for start, why in chosen.set_aside.items() if n.startswith(start)}
-        tensors = {n: t for n, t in decoded.items() if n not in aside}
-        return cls(file.path, chosen, tensors, settings, described or file.config, aside, file.sha256, saved)
+        return cls(
+            file.path,
+            chosen,
+            tensors={n: t for n, t in decoded.items() if n not in aside},
+            settings={name: value for name, value in settings.items() if name not in _META},
+            config=described or file.config,
+            set_aside=aside,
+            sha256=file.sha256,
+            sizes={n: decoded[n].numel() for n in aside},
+            meta={name: value for name, value in settings.items() if name in _META},
+            saved=saved,
+        )
+
+    @property
+    def modality(self) -> str:
+        return "points" if POINTS in self.tensors else "image"
 
     def trunk_config(self) -> TrunkConfig:
         """The trunk that the file's names, shapes and settings describe."""
         if self.saved is not None:
             return self.saved.trunk
-        blocks = [int(m[1]) for name in self.tensors if (m := re.match(r"trunk\.blocks\.(\d+)\.", name))]
-        width = self.tensors[_QKV].shape[1]
-        hidden = self.tensors.get(_FC1)
-        if hidden is None:
-            raise CheckpointError(
-                f"{self.path}: block 0 has no plain two-layer MLP (mlp.fc1), which is needed"
-            )
         try:
-            return TrunkConfig(
-                embed_dim=width,
-                depth=max(blocks) + 1,
-                mlp_ratio=hidden.shape[0] / width,
-                qkv_bias="trunk.blocks.0.attn.qkv.bias" in self.tensors,
-                norm_pre="trunk.norm_pre.weight" in self.tensors,
-                final_norm="trunk.norm.weight" in self.tensors or "fc_norm.weight" not in self.tensors,
-                layer_scale=1e-5 if "trunk.blocks.0.ls1.gamma" in self.tensors else None,
-                **{"num_heads": heads_of(width), **self.settings},
-            )
+            return trunk_of(self.tensors, self.settings)
         except ValueError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
 
-    def image_config(self) -> ViTConfig:
-        """The complete encoder in the file: of images, or of points where pointvit saved one.
+    def encoder_config(self, asked: Mapping[str, Any] | None = None) -> ViTConfig:
+        """The complete encoder in the file, of images or of points.
+
+        Args:
+            asked: settings that the user states, such as those the file leaves open.
 
         Raises:
-            CheckpointError: if the file holds no encoder.
+            CheckpointError: if the file holds no encoder, or leaves open what ``asked`` does not state.
         """
         if self.saved is not None:
             return self.saved
-        tensors = self.tensors
-        if "tokenizer.proj.weight" not in tensors:
-            raise CheckpointError(f"{self.path}: holds no patch projection, so it is no image encoder")
-        trunk, representation = self.trunk_config(), tensors.get("pre_logits.0.weight")
-        features = trunk.embed_dim if representation is None else representation.shape[0]
-        head = tensors.get("head.weight")
-        fits = head is not None and head.shape[1] == features  # DINOv2's classifier sees two pooled vectors
-        return ViTConfig(
-            trunk=trunk,
-            tokenizer=self._image_tokenizer(),
-            num_classes=head.shape[0] if head is not None and fits else 0,
-            class_token="cls_token" in tensors,
-            num_reg_tokens=self._num_reg_tokens(),
-            global_pool=self._global_pool(),
-            fc_norm="fc_norm.weight" in tensors,
-            representation_size=None if representation is None else representation.shape[0],
-        )
+        try:
+            layout = self.position_layout() if "pos_embed" in self.tensors else None
+            said = {name: value for name, value in self.settings.items() if name != "img_size"}
+            config = encoder_of(self.tensors, said, layout)
+        except ValueError as error:
+            reason = str(error)
+            named = str(self.path) in reason
+            raise CheckpointError(reason if named else f"{self.path}: {reason}") from error
+        stated = NEEDED if asked is None else (*self.settings, *asked)
+        for name in NEEDED:
+            if name not in stated:
+                raise CheckpointError(
+                    f"{self.path}: the {self.source.name} layout does not say {name}, and a wrong one would "
+                    f"load cleanly; pass {name}=..., or name the model instead of 'auto'"
+                )
+        return config
 
     def adapt(self, base: ViTConfig) -> ViTConfig:
         """``base`` with the settings that the file's trunk needs to compute what it was trained to compute.
 
-        Where the file has the front end of the same modality, its settings are taken too.
+        Where the file has the front end of the same modality, its settings are taken too, but for sizes that
+        tensors can be resampled to.
 
         Raises:
-            CheckpointError: if the file's trunk has another width or depth than ``base``, or other patches.
+            CheckpointError: if the file's trunk has another width or depth than ``base``, or another stem.
         """
         trunk = self.trunk_config()
         ours = (base.trunk.embed_dim, base.trunk.depth)
@@ -133,94 +144,91 @@ class Checkpoint:
                 f"{self.path}: its trunk has width {trunk.embed_dim} and {trunk.depth} blocks, the model has "
                 f"width {ours[0]} and {ours[1]} blocks; choose the model of that size, or 'auto'"
             )
-        unknown = {"norm_eps", "activation", "num_heads"} - self.settings.keys()
+        unknown = set(NEEDED) - self.settings.keys() if self.saved is None else set()
         rates = {"drop_rate", "attn_drop_rate", "drop_path_rate"}
         trunk = replace(trunk, **{name: getattr(base.trunk, name) for name in unknown | rates})
-        if self.saved is not None and self.saved.modality == base.modality == "points":
-            return replace(self.saved, trunk=trunk, num_classes=base.num_classes)
-        adapted = replace(
-            base, trunk=trunk, class_token="cls_token" in self.tensors, num_reg_tokens=self._num_reg_tokens()
-        )
-        if base.modality == "points":
-            pool = base.global_pool
-            if not adapted.class_token:
-                pool = pool.replace("cls+", "").replace("cls", "max")
-            return replace(adapted, global_pool=pool, fc_norm=base.fc_norm or not trunk.final_norm)
-        own = self.image_config()
-        patches, wanted = own.tokenizer, base.tokenizer
-        if not isinstance(patches, ImageTokenizerConfig) or not isinstance(wanted, ImageTokenizerConfig):
-            return adapted
-        for name in ("patch_size", "in_chans", "stem"):
-            if getattr(patches, name) != getattr(wanted, name):
-                raise CheckpointError(
-                    f"{self.path}: its patch projection has {name}={getattr(patches, name)}, the model asked "
-                    f"for {getattr(wanted, name)}; choose the model with those patches, or 'auto'"
-                )
+        if self.modality == base.modality:
+            return self._adapt_encoder(base, trunk)
+        class_token = "cls_token" in self.tensors or "cls_token" in self.source.new
+        pool = base.global_pool
+        if not class_token and base.modality == "points":
+            pool = pool.replace("cls+", "").replace("cls", "max")
         return replace(
-            adapted,
-            tokenizer=replace(patches, img_size=wanted.img_size),
-            global_pool=own.global_pool,
-            fc_norm=own.fc_norm,
-            pos_mode=own.pos_mode,
+            base,
+            trunk=trunk,
+            class_token=class_token,
+            num_reg_tokens=self._num_reg_tokens(),
+            global_pool=pool,
+            fc_norm=base.fc_norm or not trunk.final_norm,  # normalised once: in the trunk or behind the pool
         )
 
-    def position_layout(self) -> tuple[bool, tuple[int, int]]:
-        """Whether the position table has a row for the class token, and the grid of the other rows.
+    def _adapt_encoder(self, base: ViTConfig, trunk: TrunkConfig) -> ViTConfig:
+        if self.saved is None and self.source.modality is None:  # names alone say nothing of the rest
+            return replace(
+                base,
+                trunk=trunk,
+                class_token="cls_token" in self.tensors,
+                num_reg_tokens=self._num_reg_tokens(),
+            )
+        own, tokenizer = self.encoder_config(), base.tokenizer
+        front_end = own.tokenizer
+        if isinstance(front_end, ImageTokenizerConfig) and isinstance(tokenizer, ImageTokenizerConfig):
+            for name in ("stem",) if front_end.stem is None else ("stem", "patch_size", "in_chans"):
+                theirs, asked = getattr(front_end, name), getattr(tokenizer, name)
+                if theirs != asked:
+                    raise CheckpointError(
+                        f"{self.path}: its patch projection has {name}={theirs}, the model asked for {asked}; "
+                        "choose the model with those patches, or 'auto'"
+                    )
+            front_end = replace(
+                front_end,
+                img_size=tokenizer.img_size,
+                patch_size=tokenizer.patch_size,
+                in_chans=tokenizer.in_chans,
+            )
+        return replace(
+            own,
+            trunk=trunk,
+            tokenizer=front_end,
+            num_classes=base.num_classes,
+            head=own.head if own.num_classes in (0, base.num_classes) else base.head,
+            representation_size=base.representation_size,
+            head_drop_rate=base.head_drop_rate,
+        )
 
-        The grid is the one that the file's config states, or else a square.
+    def position_layout(self) -> tuple[int, tuple[int, int]]:
+        """How many rows of the position table stand before the patches', and the grid of the patches.
+
+        The grid is the one that the file's config states, or else a square. The class token may have a row,
+        and beside it a distillation token.
 
         Raises:
             CheckpointError: if the rows fit no square grid.
         """
-        rows = self.tensors["pos_embed"].shape[1]
+        rows, prefix = self.tensors["pos_embed"].shape[1], 0
+        possible = 2 if self._num_reg_tokens() == 1 else 1
         stated = self._stated_grid()
-        if stated is not None and rows - stated[0] * stated[1] in (0, 1):
-            return rows > stated[0] * stated[1], stated
-        with_cls = "cls_token" in self.tensors and rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1
+        if stated is not None and 0 <= rows - stated[0] * stated[1] <= possible:
+            return rows - stated[0] * stated[1], stated
+        for count in range(1, possible + 1):
+            if "cls_token" in self.tensors and rows > count and math.isqrt(rows - count) ** 2 == rows - count:
+                prefix = count
         try:
-            return with_cls, square_grid(rows - with_cls, str(self.path))
+            return prefix, square_grid(rows - prefix, str(self.path))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-
-    def _stated_grid(self) -> tuple[int, int] | None:
-        if self.saved is not None and isinstance(self.saved.tokenizer, ImageTokenizerConfig):
-            return self.saved.tokenizer.grid
-        return huggingface.stated_grid(self.config) if self.source is huggingface.SOURCE else None
 
     def _num_reg_tokens(self) -> int:
         return self.tensors["reg_tokens"].shape[1] if "reg_tokens" in self.tensors else 0
 
-    def _image_tokenizer(self) -> ImageTokenizerConfig:
-        kernel = self.tensors["tokenizer.proj.weight"]
-        stem = self._stem()
-        stride = 1 if stem is None else 4 * 2 ** max(0, len(stem) - 1)
-        patch = (kernel.shape[2] * stride, kernel.shape[3] * stride)
-        with_cls, grid = False, (224 // patch[0], 224 // patch[1])
-        if "pos_embed" in self.tensors:
-            with_cls, grid = self.position_layout()
-        root = next((self.tensors[name] for name in _STEM_ROOTS if name in self.tensors), kernel)
-        return ImageTokenizerConfig(
-            img_size=(grid[0] * patch[0], grid[1] * patch[1]),
-            patch_size=patch,
-            in_chans=root.shape[1],
-            pos_embed="learned" if "pos_embed" in self.tensors else "none",
-            cls_pos=with_cls,
-            patch_bias="tokenizer.proj.bias" in self.tensors,
-            stem=stem,
-        )
-
-    def _stem(self) -> tuple[int, ...] | None:
-        if not any(name in self.tensors for name in _STEM_ROOTS):
+    def _stated_grid(self) -> tuple[int, int] | None:
+        if self.saved is not None and isinstance(self.saved.tokenizer, ImageTokenizerConfig):
+            return self.saved.tokenizer.grid
+        kernel = self.tensors.get("tokenizer.proj.weight")
+        if kernel is None or "img_size" not in self.settings:
             return None
-        pattern = re.compile(r"tokenizer\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
-        units = {(int(m[1]), int(m[2])) for name in self.tensors if (m := pattern.match(name))}
-        stages = max((stage for stage, _ in units), default=-1) + 1
-        return tuple(sum(stage == s for stage, _ in units) for s in range(stages))
-
-    def _global_pool(self) -> str:
-        if "pool.attn_pool.latent" in self.tensors:
-            return "map"
-        return "cls" if "cls_token" in self.tensors and "fc_norm.weight" not in self.tensors else "mean"
+        height, width = self.settings["img_size"]
+        return height // kernel.shape[2], width // kernel.shape[3]
 
 
 def _choose(file: WeightFile, name: str) -> Source:
@@ -238,30 +246,15 @@ def _choose(file: WeightFile, name: str) -> Source:
     return chosen
 
 
-def _settings(source: Source, file: WeightFile, decoded: dict[str, Tensor]) -> dict[str, Any]:
-    settings = source.settings(decoded, file.config)
-    return {**settings, "num_heads": google.num_heads(file.tensors)} if source is google.SOURCE else settings
-
-
 def _settings_of(config: ViTConfig) -> dict[str, Any]:
-    return {name: getattr(config.trunk, name) for name in ("norm_eps", "activation", "num_heads")}
+    return {name: getattr(config.trunk, name) for name in NEEDED}
 
 
 def _check_ranks(tensors: dict[str, Tensor]) -> None:
     """Of the tensors whose shapes are read before they are compared with the model's."""
-    if _QKV not in tensors:
+    if QKV not in tensors:
         raise ValueError("the attention of its first block is incomplete")
     for name, rank in RANKS.items():
         if name in tensors and tensors[name].ndim != rank:
             shape = tuple(tensors[name].shape)
             raise ValueError(f"{name} should have {rank} dimensions, its shape is {shape}")
-
-
-def resampled_positions(checkpoint: Checkpoint, grid: tuple[int, int]) -> tuple[Tensor | None, Tensor, bool]:
-    """The class token's position (or None), the patches' on ``grid``, and whether those were resampled."""
-    with_cls, old = checkpoint.position_layout()
-    table = checkpoint.tensors["pos_embed"]
-    patches = table[:, int(with_cls) :]
-    if old != grid:
-        patches = resample_grid(patches.float(), old, grid)
-    return (table[:, :1] if with_cls else None), patches, old != grid

@@ -1,6 +1,7 @@
-"""Google's ``.npz`` names: the ViT paper's own files, AugReg, the hybrids, and big_vision.
+"""Google's ``.npz`` names: the ViT paper's own files, AugReg, and the hybrids.
 
-Kernels are (in, out), convolutions HWIO, attention kernels (D, heads, d) and, on the way out, (heads, d, D).
+Google's JAX code approximates GELU by tanh, timm evaluates these files with the exact one, and so does this
+library; ``activation="gelu_tanh"`` gives the former.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-import torch
-from einops import rearrange
-
-from pointvit.checkpoints.source import Source, Tensors, rename_prefixes
-from pointvit.config import ViTConfig
+from pointvit.checkpoints import flax
+from pointvit.checkpoints.source import (
+    Facts,
+    Source,
+    Tensors,
+    invert,
+    refuse_halves,
+    refuse_obstacles,
+    unnamed_obstacles,
+)
+from pointvit.config import UNIT, ViTConfig
 from pointvit.resnetv2 import google_stem_name, timm_stem_name
+from pointvit.tokenizers import ImageTokenizerConfig
 
 PREFIXES = ("opt/target/", "params/img/", "params/")
 BLOCK = "Transformer/encoderblock_{}/"
 ATTENTION = "MultiHeadDotProductAttention_1/"
-QKV = ("query", "key", "value")
 TOP = {
     # ours: theirs; kernels and scales are both our "weight"
     "cls_token": "cls",
@@ -46,103 +53,107 @@ IN_BLOCK = {
 }
 
 
-BIG_VISION = {
-    # inside a block: big_vision's names -> the paper's
-    "MultiHeadDotProductAttention_0/": ATTENTION,
-    "LayerNorm_1/": "LayerNorm_2/",
-    "MlpBlock_0/": "MlpBlock_3/",
-}
-
-
 def matches(names: Collection[str]) -> bool:
-    pattern = r"(.+/)?Transformer/encoderblock(_0)?/MultiHeadDotProductAttention_[01]/query/kernel"
+    pattern = rf"({'|'.join(PREFIXES)})?{BLOCK.format(0)}{ATTENTION}query/kernel"
     return any(re.fullmatch(pattern, name) for name in names)
 
 
 def decode(tensors: Tensors) -> Tensors:
-    tensors = _as_in_paper(_strip(tensors))
-    names = {theirs: ours for ours, theirs in TOP.items()} | _stem_names(tensors)
-    blocks = {int(m[1]) for name in tensors if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
-    for n in blocks:
-        names |= {BLOCK.format(n) + theirs: f"trunk.blocks.{n}.{ours}" for ours, theirs in IN_BLOCK.items()}
-    decoded = {names.get(name, name): _from_flax(name, tensor) for name, tensor in tensors.items()}
-    for n in blocks:
-        ours, theirs = f"trunk.blocks.{n}.attn.", BLOCK.format(n) + ATTENTION
-        if not all(f"{theirs}{x}/{y}" in decoded for x in (*QKV, "out") for y in ("kernel", "bias")):
-            continue  # left under their names, which loading reports
-        kernels, biases = ([decoded.pop(f"{theirs}{x}/{y}") for x in QKV] for y in ("kernel", "bias"))
-        decoded[ours + "qkv.weight"] = torch.cat([rearrange(k, "d h e -> (h e) d") for k in kernels])
-        decoded[ours + "qkv.bias"] = torch.cat([b.flatten() for b in biases])
-        decoded[ours + "proj.weight"] = rearrange(decoded.pop(theirs + "out/kernel"), "h e d -> d (h e)")
-        decoded[ours + "proj.bias"] = decoded.pop(theirs + "out/bias")
-    return decoded
+    return from_paper(strip(tensors))
 
 
 def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
-    heads = config.trunk.num_heads
-    encoded: Tensors = {}
-    for name, tensor in tensors.items():
-        if match := re.match(r"trunk\.blocks\.(\d+)\.(.+)", name):
-            prefix, inner = BLOCK.format(match[1]), match[2]
-            if inner.startswith("attn."):
-                parts = _encode_attention(inner, tensor, heads)
-                encoded |= {prefix + ATTENTION + part: value for part, value in parts.items()}
-            else:
-                encoded[prefix + _place(inner, IN_BLOCK)] = _to_flax(tensor)
-        elif name.startswith("tokenizer.backbone."):
-            encoded[google_stem_name(name.removeprefix("tokenizer.backbone."))] = _to_flax(tensor)
-        else:
-            encoded[_place(name, TOP)] = tensor if name in ("cls_token", "pos_embed") else _to_flax(tensor)
-    return encoded
+    pool = "cls" if config.class_token else "mean"
+    refuse_obstacles(
+        {
+            **unnamed_obstacles(config),
+            **google_obstacles(config),
+            f"global_pool={config.global_pool!r} (it is {pool} there)": config.global_pool != pool,
+        },
+        SOURCE.name,
+    )
+    return to_paper(tensors, config, SOURCE.name)
 
 
-def _place(name: str, table: dict[str, str]) -> str:
-    if name not in table:
-        raise ValueError(f"the google layout has no place for {name}; use pointvit.save")
-    return table[name]
+def google_obstacles(config: ViTConfig) -> dict[str, bool]:
+    """What neither the paper's files nor big_vision's have a place for, beside unnamed tensors."""
+    trunk, tokenizer = config.trunk, config.tokenizer
+    assert isinstance(tokenizer, ImageTokenizerConfig)
+    grid = tokenizer.grid
+    return {
+        f"norm_eps={trunk.norm_eps:g} (it is 1e-6 there)": trunk.norm_eps != 1e-6,
+        f"activation={trunk.activation!r} (it is gelu there)": trunk.activation != "gelu",
+        f"a {grid[0]}x{grid[1]} grid of positions": grid[0] != grid[1],
+        "a trunk without final norm": not trunk.final_norm,
+        f"the head {config.head!r}": config.num_classes > 0 and config.head != "linear",
+    }
 
 
-def settings(tensors: Tensors, config: dict[str, Any] | None) -> dict[str, Any]:
-    return {"norm_eps": 1e-6, "activation": "gelu"}
+def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """Heads as the attention kernels state them, and what the paper's models have in common.
+
+    Raises:
+        ValueError: if there is no position table, which every such file has.
+    """
+    if "pos_embed" not in tensors:
+        raise ValueError(f"{TOP['pos_embed']} is missing")
+    return common_settings(tensors, facts)
 
 
-def num_heads(tensors: Tensors) -> int | None:
-    """Heads as the file's attention kernels state them."""
-    kernel = next((t for n, t in tensors.items() if n.endswith("/query/kernel")), None)
-    return None if kernel is None else kernel.shape[-2]
+def common_settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """Settings of all of Google's ViTs, the paper's and big_vision's."""
+    refuse_halves(tensors, ("pre_logits.0", "head"))
+    pattern = r"Transformer/encoderblock(_0)?/[^/]+/query/kernel$"
+    kernel = next(shape for name, shape in facts.shapes.items() if re.search(pattern, name))
+    mean, std = UNIT
+    return {
+        "norm_eps": 1e-6,
+        "activation": "gelu",
+        "num_heads": kernel[-2],
+        "image_mean": mean,
+        "image_std": std,
+    }
 
 
-def _encode_attention(name: str, tensor: torch.Tensor, heads: int) -> Tensors:
-    if name == "attn.qkv.weight":
-        parts = rearrange(tensor, "(qkv h e) d -> qkv d h e", qkv=3, h=heads)
-        return {f"{x}/kernel": part.contiguous() for x, part in zip(QKV, parts, strict=True)}
-    if name == "attn.qkv.bias":
-        parts = rearrange(tensor, "(qkv h e) -> qkv h e", qkv=3, h=heads)
-        return {f"{x}/bias": part.contiguous() for x, part in zip(QKV, parts, strict=True)}
-    if name == "attn.proj.weight":
-        return {"out/kernel": rearrange(tensor, "d (h e) -> h e d", h=heads).contiguous()}
-    return {"out/bias": tensor}
-
-
-def _strip(tensors: Tensors) -> Tensors:
+def strip(tensors: Tensors) -> Tensors:
+    """Removes the first of ``PREFIXES`` that occurs; names without it stay."""
     for prefix in PREFIXES:
         if any(name.startswith(prefix) for name in tensors):
             return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 
-def _as_in_paper(tensors: Tensors) -> Tensors:
-    """big_vision's names and blocks, which may be stacked on a leading axis -> those of the paper's files."""
-    renamed: Tensors = {}
+def from_paper(tensors: Tensors) -> Tensors:
+    """The paper's names without prefix -> ours; others are passed through."""
+    names = invert(TOP) | _stem_names(tensors)
+    blocks = {int(m[1]) for name in tensors if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
+    for n in blocks:
+        names |= {BLOCK.format(n) + theirs: f"trunk.blocks.{n}.{ours}" for ours, theirs in IN_BLOCK.items()}
+    decoded = {names.get(name, name): flax.from_flax(name, tensor) for name, tensor in tensors.items()}
+    for n in blocks:
+        ours, theirs = f"trunk.blocks.{n}.attn.", BLOCK.format(n) + ATTENTION
+        decoded |= flax.join_heads(decoded, theirs, {f"{ours}qkv": flax.QKV, f"{ours}proj": ("out",)})
+    return decoded
+
+
+def to_paper(tensors: Tensors, config: ViTConfig, source: str) -> Tensors:
+    """Our names -> the paper's, without prefix; ``source`` is named where there is no place for one."""
+    encoded: Tensors = {}
     for name, tensor in tensors.items():
-        match = re.match(r"Transformer/encoderblock(_\d+)?/(.+)", name)
-        if match is None:
-            renamed[TOP["pos_embed"] if name == "pos_embedding" else name] = tensor
-            continue
-        inner = next(iter(rename_prefixes({match[2]: tensor}, BIG_VISION)))
-        blocks = enumerate(tensor) if match[1] is None else [(int(match[1][1:]), tensor)]
-        renamed |= {BLOCK.format(n) + inner: block for n, block in blocks}
-    return renamed
+        match = re.match(r"trunk\.blocks\.(\d+)\.(.+)", name)
+        block, inner = (BLOCK.format(match[1]), match[2]) if match else ("", name)
+        table = IN_BLOCK if match else TOP
+        if match and re.fullmatch(r"attn\.(qkv|proj)\.(weight|bias)", inner):
+            parts = flax.QKV if inner.startswith("attn.qkv.") else ("out",)
+            split = flax.split_heads(inner, tensor, parts, config.trunk.num_heads)
+            encoded |= {block + ATTENTION + part: value for part, value in split.items()}
+        elif name.startswith("tokenizer.backbone."):
+            encoded[google_stem_name(name.removeprefix("tokenizer.backbone."))] = flax.to_flax(tensor)
+        elif inner not in table:
+            raise ValueError(f"the {source} layout has no place for {name}; use pointvit.save")
+        else:
+            encoded[block + table[inner]] = flax.to_flax(tensor)
+    return encoded
 
 
 def _stem_names(tensors: Tensors) -> dict[str, str]:
@@ -155,20 +166,5 @@ def _stem_names(tensors: Tensors) -> dict[str, str]:
     return ours
 
 
-def _from_flax(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.ndim == 4 and name.endswith("kernel"):
-        return rearrange(tensor, "h w i o -> o i h w").contiguous()
-    if tensor.ndim == 2 and name.endswith("kernel"):
-        return tensor.T.contiguous()
-    if name.startswith(("gn_", "block")) and tensor.ndim > 1:
-        return tensor.flatten()  # group norms of the stem are stored as (1, 1, 1, C)
-    return tensor
-
-
-def _to_flax(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.ndim == 4:
-        return rearrange(tensor, "o i h w -> h w i o").contiguous()
-    return tensor.T.contiguous() if tensor.ndim == 2 else tensor
-
-
-SOURCE = Source("google", matches, decode, encode, settings)
+SET_ASIDE = {"opt/state/": "the optimiser's state"}
+SOURCE = Source("google", matches, decode, encode, settings, SET_ASIDE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pointvit.checkpoints.checkpoint import Checkpoint, resampled_positions
+from pointvit.checkpoints.checkpoint import Checkpoint
 from pointvit.checkpoints.files import CheckpointError
+from pointvit.checkpoints.hub import origin
+from pointvit.checkpoints.resampling import front_end
 from pointvit.tokenizers import ImageTokenizerConfig
 
 if TYPE_CHECKING:
@@ -22,7 +26,16 @@ logger = logging.getLogger(__name__)
 
 FRONT_END = ("tokenizer.",)
 HEAD = ("pool.", "fc_norm.", "pre_logits.", "head.")
-TRUNK_SETTINGS = ("num_heads", "norm_eps", "activation", "qkv_bias", "norm_pre")
+TRUNK_SETTINGS = (
+    "num_heads",
+    "norm_eps",
+    "activation",
+    "qkv_bias",
+    "norm_pre",
+    "swiglu",
+    "attn_norm",
+    "mlp_norm",
+)
 
 
 @dataclass(frozen=True)
@@ -34,32 +47,40 @@ class LoadReport:
     loaded: list[str] = field(default_factory=list)
     """Parameters of the model that came from the file."""
     resampled: list[str] = field(default_factory=list)
-    """Those among them that were resampled to another grid."""
+    """Those among them that were resampled: positions to another grid, patch kernels to another size."""
     set_aside: dict[str, str] = field(default_factory=dict)
     """Tensors of the file that the model has no place for -> why."""
     new: list[str] = field(default_factory=list)
-    """Parameters of the front end and head that start from their initialisation."""
+    """Parameters that such a file need not hold, and that start from their initialisation."""
     missing: list[str] = field(default_factory=list)
     """Parameters that the file should have held."""
     unexpected: list[str] = field(default_factory=list)
     """Tensors of the file that are not understood."""
     coverage: float = 0.0
     """Share of the trunk's numbers (class and register tokens included) that came from the file."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """How many numbers stand behind each name above."""
+
+    def num_parameters(self, names: Iterable[str]) -> int:
+        """How many numbers the tensors ``names`` hold: ``report.num_parameters(report.loaded)``."""
+        return sum(self.sizes[name] for name in names)
 
     def __str__(self) -> str:
         rows = [
-            ("loaded", len(self.loaded), ""),
-            ("resampled", len(self.resampled), ", ".join(self.resampled)),
-            *(
-                ("set aside", len(names), f"{why}: {_shorten(names)}")
-                for why, names in self._by_reason().items()
-            ),
-            ("new", len(self.new), _shorten(self.new)),
-            ("missing", len(self.missing), _shorten(self.missing)),
-            ("unexpected", len(self.unexpected), _shorten(self.unexpected)),
+            ("loaded", self.loaded, ""),
+            ("resampled", self.resampled, ", ".join(self.resampled)),
+            *(("set aside", names, f"{why}: {shorten(names)}") for why, names in self._by_reason().items()),
+            ("new", self.new, shorten(self.new)),
+            ("missing", self.missing, shorten(self.missing)),
+            ("unexpected", self.unexpected, shorten(self.unexpected)),
         ]
         lines = [f"{self.file} ({self.source}), {self.coverage:.1%} of the trunk"]
-        lines += [f"  {label:<10} {count:>4}  {detail}".rstrip() for label, count, detail in rows if count]
+        lines += [f"  {'':<10} {'tensors':>7} {'numbers':>13}"]
+        lines += [
+            f"  {label:<10} {len(names):>7,} {self.num_parameters(names):>13,}  {detail}".rstrip()
+            for label, names, detail in rows
+            if names
+        ]
         return "\n".join(lines)
 
     def _by_reason(self) -> dict[str, list[str]]:
@@ -69,25 +90,35 @@ class LoadReport:
         return grouped
 
 
-def load_checkpoint(model: ViT | Pair, path: str | os.PathLike[str], source: str = "auto") -> LoadReport:
+def load_checkpoint(
+    model: ViT | Pair, path: str | os.PathLike[str], source: str = "auto", min_coverage: float = 1.0
+) -> LoadReport:
     """Loads a checkpoint into a model that exists already; if anything is wrong, the model is untouched.
 
     A pair is loaded through its image encoder, which holds the shared trunk.
 
+    Args:
+        path: a file, a folder, or the name of a repository on the Hugging Face Hub.
+        source: the layout, one of ``pointvit.checkpoints.SOURCES``; ``auto`` tells it from the names.
+        min_coverage: share of the trunk's numbers that must come from the file. Below 1, what is missing
+            keeps its values and a warning names it.
+
     Raises:
         FileNotFoundError: if there is no such file.
         CheckpointError: unless every tensor of the file is loaded or set aside for a named reason, and
-            everything the trunk needs came from the file.
+            everything the trunk needs (or ``min_coverage`` of it) came from the file.
     """
     from pointvit.model import Pair
 
+    if not 0.0 < min_coverage <= 1.0:
+        raise ValueError(f"min_coverage must lie in (0, 1], got {min_coverage}")
     target = model.image if isinstance(model, Pair) else model
     checkpoint = Checkpoint.open(path, source)
     _check_arithmetic(target, checkpoint)
-    return load_into(target, checkpoint)
+    return load_into(target, checkpoint, min_coverage)
 
 
-def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
+def load_into(model: ViT, checkpoint: Checkpoint, min_coverage: float = 1.0) -> LoadReport:
     """As :func:`load_checkpoint`, for an opened checkpoint whose settings the model has."""
     wanted = model.state_dict()
     if any(tensor.is_meta for tensor in wanted.values()):
@@ -95,14 +126,19 @@ def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
             f"{checkpoint.path}: the model is on the meta device, which holds no numbers; "
             "build it on another, or call model.to_empty(device=...)"
         )
-    offered, resampled = _offered(model, checkpoint)
+    same_modality = checkpoint.modality == model.config.modality
+    tokenizer = model.config.tokenizer
+    offered: dict[str, Tensor] = checkpoint.tensors
+    resampled: list[str] = []
+    if same_modality and isinstance(tokenizer, ImageTokenizerConfig):
+        offered, resampled = front_end(checkpoint, tokenizer)
     report = LoadReport(
         checkpoint.source.name,
         str(checkpoint.path),
         resampled=resampled,
         set_aside=dict(checkpoint.set_aside),
+        sizes={name: t.numel() for name, t in (*offered.items(), *wanted.items())} | checkpoint.sizes,
     )
-    same_modality = _modality(checkpoint) == model.config.modality
     fitting_head = _fitting_head(offered, wanted) if same_modality else ()
     for name, tensor in offered.items():
         reason = _set_aside_reason(name, same_modality, fitting_head)
@@ -114,34 +150,30 @@ def load_into(model: ViT, checkpoint: Checkpoint) -> LoadReport:
             _check_tensor(name, tensor, wanted[name], checkpoint)
             report.loaded.append(name)
     for name in wanted.keys() - set(report.loaded):
-        fresh = name.startswith(HEAD) or (not same_modality and name.startswith(FRONT_END))
+        fresh = name.startswith(HEAD + checkpoint.source.new)
+        fresh = fresh or (not same_modality and name.startswith(FRONT_END))
         (report.new if fresh else report.missing).append(name)
     report = _with_coverage(report, wanted)
-    if report.missing or report.unexpected:
+    if report.unexpected or (report.missing and not min_coverage <= report.coverage < 1.0):
         raise CheckpointError(_failure(report))
+    if report.missing:
+        warnings.warn(
+            f"{report.file}: {report.coverage:.1%} of the trunk came from the file; not in it, and left as "
+            f"they were: {', '.join(report.missing)}",
+            stacklevel=3,
+        )
     with torch.no_grad():
         for name in report.loaded:
             wanted[name].copy_(offered[name])
+    if same_modality:
+        model.resample_positions_as(checkpoint.settings.get("pos_resample"))
     model.meta.source = {
-        "file": checkpoint.path.name,
+        "file": origin(checkpoint.path),
         "sha256": checkpoint.sha256,
         "format": checkpoint.source.name,
     }
     logger.info("%s", report)
     return report
-
-
-def _offered(model: ViT, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], list[str]]:
-    """The file's tensors under the model's names, positions on the model's grid; and which were resampled."""
-    offered = dict(checkpoint.tensors)
-    tokenizer = model.config.tokenizer
-    if not isinstance(tokenizer, ImageTokenizerConfig) or "pos_embed" not in offered:
-        return offered, []
-    cls_pos, offered["tokenizer.pos_embed"], changed = resampled_positions(checkpoint, tokenizer.grid)
-    del offered["pos_embed"]
-    if cls_pos is not None:
-        offered["tokenizer.cls_pos"] = cls_pos
-    return offered, ["tokenizer.pos_embed"] if changed else []
 
 
 def _fitting_head(offered: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[str, ...]:
@@ -180,14 +212,11 @@ def _check_tensor(name: str, tensor: Tensor, ours: Tensor, checkpoint: Checkpoin
         raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
 
 
-def _modality(checkpoint: Checkpoint) -> str:
-    return "points" if "tokenizer.embed.first.0.weight" in checkpoint.tensors else "image"
-
-
 def _check_arithmetic(model: ViT, checkpoint: Checkpoint) -> None:
     """Refuses a file whose settings are not the model's: it would load and compute something else."""
     theirs, ours = checkpoint.adapt(model.config), model.config
-    for name in (*(f"trunk.{n}" for n in TRUNK_SETTINGS), "pos_mode"):
+    rotary = ("tokenizer.rope",) if checkpoint.modality == ours.modality == "image" else ()
+    for name in (*(f"trunk.{n}" for n in TRUNK_SETTINGS), "pos_mode", *rotary):
         expected, actual = attrgetter(name)(theirs), attrgetter(name)(ours)
         if expected != actual:
             raise CheckpointError(
@@ -206,12 +235,12 @@ def _with_coverage(report: LoadReport, wanted: dict[str, Tensor]) -> LoadReport:
 def _failure(report: LoadReport) -> str:
     parts = []
     if report.missing:
-        parts.append(f"lacks {len(report.missing)} tensors the model needs ({_shorten(report.missing)})")
+        parts.append(f"lacks {len(report.missing)} tensors the model needs ({shorten(report.missing)})")
     if report.unexpected:
-        names = _shorten(report.unexpected)
+        names = shorten(report.unexpected)
         parts.append(f"holds {len(report.unexpected)} tensors the model has no place for ({names})")
     return f"{report.file} ({report.source}): {' and '.join(parts)}; nothing was loaded"
 
 
-def _shorten(names: list[str], most: int = 4) -> str:
+def shorten(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", ... {len(names) - most} more" if len(names) > most else "")

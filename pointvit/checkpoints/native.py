@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import Source, Tensors
+from pointvit.checkpoints.source import Facts, Source, Tensors
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
@@ -28,7 +28,8 @@ def decode(tensors: Tensors) -> Tensors:
     tensors = {name.removeprefix(IMAGE): tensor for name, tensor in tensors.items()}
     if "tokenizer.proj.weight" not in tensors or "tokenizer.pos_embed" not in tensors:
         return tensors
-    rows = [tensors.pop(n) for n in ("tokenizer.cls_pos", "tokenizer.pos_embed") if n in tensors]
+    order = ("tokenizer.cls_pos", "tokenizer.dist_pos", "tokenizer.pos_embed")
+    rows = [tensors.pop(name) for name in order if name in tensors]
     return {**tensors, "pos_embed": torch.cat(rows, dim=1)}
 
 
@@ -38,12 +39,12 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
         table = tensors.pop("pos_embed")
         patches = config.tokenizer.grid[0] * config.tokenizer.grid[1]
         tensors["tokenizer.pos_embed"] = table[:, -patches:].contiguous()
-        if table.shape[1] > patches:
-            tensors["tokenizer.cls_pos"] = table[:, :-patches].contiguous()
+        for i, name in enumerate(("tokenizer.cls_pos", "tokenizer.dist_pos")[: table.shape[1] - patches]):
+            tensors[name] = table[:, i : i + 1].contiguous()
     return tensors
 
 
-def settings(tensors: Tensors, config: dict[str, Any] | None) -> dict[str, Any]:
+def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """Nothing: the description beside the weights has it all, and without one nothing is known."""
     return {}
 
@@ -63,4 +64,12 @@ def description(config: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**own, "meta": meta}
 
 
-SOURCE = Source("pointvit", matches, decode, encode, settings, {"points.": "the point encoder of a pair"})
+SOURCE = Source(
+    "pointvit",
+    matches,
+    decode,
+    encode,
+    settings,
+    {"points.": "the point encoder of a pair"},
+    modality=None,
+)

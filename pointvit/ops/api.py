@@ -1,20 +1,11 @@
-"""The public point operations: argument checks, padding, and the choice of back end."""
+"""The public point operations: argument checks that need no data, then an operator of torch."""
 
 from __future__ import annotations
-
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from pointvit.ops import native, pytorch3d_backend, reference
-
-BACKENDS: dict[str, ModuleType] = {"reference": reference, "torch": native, "pytorch3d": pytorch3d_backend}
-
-
-def available_backends() -> dict[str, str | None]:
-    """Back end name -> None if it can be used, else one line saying why not."""
-    return {"reference": None, "torch": None, "pytorch3d": pytorch3d_backend.why_unavailable()}
+from pointvit.ops import operators
 
 
 @torch.no_grad()
@@ -36,26 +27,21 @@ def farthest_point_sample(
         num_samples: G, at least 1; may exceed the number of points.
         lengths: (B,) number of real points in each row; what stands behind them is never read. None: all P.
         start: index of the first sample, one for all clouds or (B,).
-        backend: ``auto``, ``torch``, ``pytorch3d`` or ``reference``.
+        backend: ``auto``, or one of :data:`pointvit.ops.BACKENDS`.
 
     Raises:
         ValueError: for shapes, lengths or a start outside these ranges, or an unknown back end.
     """
     points, lengths = _checked(points, lengths)
     _positive("num_samples", num_samples)
-    from_first = isinstance(start, int) and start == 0  # every cloud has it: no need to wait for the device
-    start = torch.as_tensor(start, device=points.device)
-    if not _are_integers(start) or start.shape not in ((), (len(points),)):
-        raise ValueError(
-            f"start must be an integer, or integers of shape ({len(points)},), got {_short(start)}"
-        )
-    start = start.long().expand(len(points))
-    checked = from_first or torch.compiler.is_compiling()
-    if not checked and bool(((start < 0) | (start >= lengths)).any()):
-        raise ValueError(
-            f"start must index a point of each cloud (lengths {_short(lengths)}), got {_short(start)}"
-        )
-    return _backend(backend).farthest_point_sample(points, num_samples, lengths, start)
+    first: Tensor | None = None  # index 0, which every cloud has
+    if not (type(start) is int and start == 0):
+        first = torch.as_tensor(start, device=points.device)
+        if not _are_integers(first) or first.shape not in ((), (len(points),)):
+            got = operators.short(first)
+            raise ValueError(f"start must be an integer, or integers of shape ({len(points)},), got {got}")
+        first = first.long().expand(len(points)).contiguous()
+    return operators.farthest_point_sample(points, num_samples, lengths, first, backend)
 
 
 @torch.no_grad()
@@ -72,14 +58,14 @@ def knn(
         points: coordinates; float32 or float64 (half precision is computed in float32).
         k: K, at least 1; may exceed the number of points.
         lengths: (B,) number of real points in each row of ``points``. None: all P.
-        backend: ``auto``, ``torch``, ``pytorch3d`` or ``reference``.
+        backend: ``auto``, or one of :data:`pointvit.ops.BACKENDS`.
 
     Raises:
         ValueError: for shapes or lengths outside these ranges, or an unknown back end.
     """
     points, lengths = _checked(points, lengths)
     _positive("k", k)
-    return _backend(backend).knn(_checked_queries(queries, points), points, k, lengths)
+    return operators.knn(_checked_queries(queries, points), points, k, lengths, backend)
 
 
 @torch.no_grad()
@@ -99,7 +85,7 @@ def ball_query(
     Args:
         radius: in the unit of ``points``, greater than 0.
         k: K, at least 1.
-        backend: ``auto``, ``torch`` or ``reference``.
+        backend: as in :func:`knn`, without ``pytorch3d``.
 
     Others as in :func:`knn`.
     """
@@ -109,7 +95,7 @@ def ball_query(
         raise ValueError(f"radius must be greater than 0, got {radius}")
     if backend == "pytorch3d":
         raise ValueError("ball_query has no pytorch3d back end; use backend='torch'")
-    return _backend(backend).ball_query(_checked_queries(queries, points), points, radius, k, lengths)
+    return operators.ball_query(_checked_queries(queries, points), points, float(radius), k, lengths, backend)
 
 
 def group(values: Tensor, index: Tensor) -> Tensor:
@@ -118,37 +104,22 @@ def group(values: Tensor, index: Tensor) -> Tensor:
     return values[rows, index]
 
 
-def _backend(name: str) -> ModuleType:
-    if name == "auto":
-        return native
-    if name not in BACKENDS:
-        raise ValueError(f"backend must be auto, {', '.join(BACKENDS)}, got {name!r}")
-    reason = pytorch3d_backend.why_unavailable() if name == "pytorch3d" else None  # its import is slow
-    if reason is not None:
-        raise ValueError(f"back end {name!r} cannot be used: {reason}")
-    return BACKENDS[name]
-
-
-def _checked(points: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Points in float32 or float64 with zeros behind their lengths, and the lengths as (B,) int64."""
+def _checked(points: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Points in float32 or float64, and the lengths as (B,) int64."""
     if points.ndim != 3 or points.shape[2] != 3 or points.shape[1] < 1:
         raise ValueError(f"points must have shape (B, P, 3) with P >= 1, got {tuple(points.shape)}")
+    points = points.detach()
     if points.dtype not in (torch.float32, torch.float64):
         points = points.float()
-    points = points.detach()
-    batch, size = points.shape[:2]
     if lengths is None:
-        return points, torch.full((batch,), size, dtype=torch.int64, device=points.device)
+        return points, None
+    batch = len(points)
     lengths = torch.as_tensor(lengths, device=points.device)
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), got {tuple(lengths.shape)}")
     if not _are_integers(lengths):
         raise ValueError(f"lengths must be integers, got {lengths.dtype}")
-    lengths = lengths.long()
-    if bool(((lengths < 1) | (lengths > size)).any()):
-        raise ValueError(f"lengths must lie in [1, {size}], got {_short(lengths)}")
-    inside = torch.arange(size, device=points.device) < lengths[:, None]
-    return torch.where(inside[..., None], points, 0.0), lengths
+    return points, lengths.long()
 
 
 def _checked_queries(queries: Tensor, points: Tensor) -> Tensor:
@@ -166,8 +137,3 @@ def _positive(name: str, value: int) -> None:
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _short(values: Tensor) -> str:
-    shown = [str(v) for v in values.flatten()[:8].tolist()]
-    return f"[{', '.join(shown)}{', ...' if values.numel() > 8 else ''}]"

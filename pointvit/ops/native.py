@@ -1,4 +1,7 @@
-"""Point operations in plain torch, for CPU and CUDA: no extension, memory linear in the number of points."""
+"""Point operations in plain torch: on every device, no extension, memory linear in the number of points.
+
+Exporters can trace them: sampling is a loop over G of torch operations.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,22 @@ _CHUNK = 1 << 24
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
     """``(B, P, 3) -> (B, G)``: see :func:`pointvit.ops.farthest_point_sample`."""
-    rows = torch.arange(len(points), device=points.device)
+    rows = torch.arange(points.shape[0], device=points.device)  # not len(): exporters keep the batch open
     planes = points.unbind(-1)
     x, y, z = (plane.contiguous() for plane in planes)  # separate planes: each pass reads contiguous memory
     inside = torch.arange(points.shape[1], device=points.device) < lengths[:, None]
     nearest = torch.where(inside, torch.inf, -torch.inf).to(points.dtype)
-    chosen = torch.empty(num_samples, len(points), dtype=torch.int64, device=points.device)
+    chosen = []
     last = start
-    for i in range(num_samples):
-        chosen[i] = last
+    for _ in range(num_samples):
+        chosen.append(last)
         nearest[rows, last] = -1.0  # below every distance: duplicates of a chosen point come before it again
         dx, dy, dz = (plane - plane[rows, last, None] for plane in (x, y, z))
         distance = (dx.mul_(dx)).add_(dy.mul_(dy)).add_(dz.mul_(dz))
         nearest = torch.minimum(nearest, distance, out=nearest)
         last = nearest.argmax(dim=1)
     order = torch.arange(num_samples, device=points.device) % lengths[:, None]
-    return chosen.T.gather(1, order)
+    return torch.stack(chosen, dim=1).gather(1, order)
 
 
 def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pointvit.training.optim import parameter_groups, warmup_cosine
 from pointvit.variants import create_model, list_models
 
 logger = logging.getLogger(__name__)
+_LOSSES_AT_A_TIME = 20
 
 
 class PointClassifier(pl.LightningModule):
@@ -39,6 +41,8 @@ class PointClassifier(pl.LightningModule):
         trunk_lr_scale: float = 1.0,
         warmup_epochs: float = 1.0,
         label_smoothing: float = 0.0,
+        compile: bool = False,
+        grad_checkpointing: bool = False,
         seed: int = 0,
     ) -> None:
         """
@@ -51,6 +55,9 @@ class PointClassifier(pl.LightningModule):
             trunk_lr_scale: factor on the trunk's learning rate.
             warmup_epochs: linear warm-up, may be a fraction.
             label_smoothing: of the cross-entropy, in [0, 1).
+            compile: run the model through ``torch.compile``. The first step then takes a minute, and on a
+                CPU the others are no faster (docs/performance.md).
+            grad_checkpointing: compute blocks again in the backward pass: less memory, more time.
             seed: of dropout and stochastic depth, step by step.
         """
         super().__init__()
@@ -64,6 +71,7 @@ class PointClassifier(pl.LightningModule):
         self.save_hyperparameters()
         self.class_names: list[str] = []
         self.scores: Scores | None = None
+        self._losses: list[tuple[int, int, Tensor]] = []
 
     def configure_model(self) -> None:
         """Lightning's hook: builds the model unless :meth:`build` was called before."""
@@ -97,6 +105,9 @@ class PointClassifier(pl.LightningModule):
                 "model.settings={head: linear}"
             )
         self.confusion = MulticlassConfusionMatrix(num_classes=len(self.class_names))
+        self.model.trunk.grad_checkpointing = self.hparams["grad_checkpointing"]
+        if self.hparams["compile"]:
+            self.model.compile(dynamic=True)
 
     def _new_model(self, data: PointCloudDataModule, dataset: PointCloudDataset) -> ViT:
         options = self.hparams
@@ -117,7 +128,8 @@ class PointClassifier(pl.LightningModule):
         groups = parameter_groups(
             self.model, options["lr"], options["weight_decay"], options["trunk_lr_scale"]
         )
-        optimizer = torch.optim.AdamW(groups)
+        # One kernel for all parameters; where losses are scaled, Lightning cannot clip gradients with it.
+        optimizer = torch.optim.AdamW(groups, fused=self.trainer.precision != "16-mixed")
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(options["warmup_epochs"] * total / max(1, self.trainer.max_epochs or 1))
         scheduler = warmup_cosine(optimizer, warmup, total)
@@ -134,13 +146,28 @@ class PointClassifier(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         points, labels = batch
         loss = F.cross_entropy(self(points), labels, label_smoothing=self.hparams["label_smoothing"])
-        if not bool(loss.isfinite()):
-            raise FloatingPointError(
-                f"the loss became {loss.item()} at epoch {self.current_epoch}, batch {batch_idx} (step "
-                f"{self.global_step}); lower model.lr or use trainer.precision=32-true"
-            )
+        self._watch(loss.detach(), batch_idx)
         self.log("train/loss", loss, prog_bar=True, on_step=True, on_epoch=True, batch_size=len(labels))
         return loss
+
+    def _watch(self, loss: Tensor, batch_idx: int) -> None:
+        """Stops at a loss that is not finite, and names the batch.
+
+        On a GPU the question would make the host wait for the device in every step. There the losses are kept
+        and looked at together, every so many steps and at the end of an epoch.
+        """
+        self._losses.append((self.global_step, batch_idx, loss))
+        last = self.trainer.is_last_batch
+        if loss.is_cuda and not last and len(self._losses) < _LOSSES_AT_A_TIME:
+            return
+        values = torch.stack([value for _, _, value in self._losses]).tolist()
+        for (step, batch, _), value in zip(self._losses, values, strict=True):
+            if not math.isfinite(value):
+                raise FloatingPointError(
+                    f"the loss became {value} at epoch {self.current_epoch}, batch {batch} (step {step}); "
+                    "lower model.lr or use trainer.precision=32-true"
+                )
+        self._losses.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         points, labels = batch

@@ -1,4 +1,4 @@
-"""Folders and files that transformers writes, all parameters random, against transformers' own models."""
+"""Folders and files that transformers writes: settings, what is set aside and what is refused."""
 
 import json
 import shutil
@@ -8,49 +8,34 @@ from typing import Any
 
 import pytest
 import torch
-from einops import rearrange
+from parity.huggingface_rows import ROWS as PARITY
+from parity.huggingface_rows import SMALL, folder, in_memory
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-
-from pointvit import create_model, load_checkpoint
-from pointvit.positions import resample_grid
-
-transformers = pytest.importorskip("transformers")
-from transformers import (  # noqa: E402
+from transformers import (
+    BeitConfig,
+    BeitModel,
     Dinov2Config,
     Dinov2ForImageClassification,
     Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersForImageClassification,
-    Dinov2WithRegistersModel,
     ViTConfig,
     ViTForImageClassification,
     ViTModel,
 )
 
-SMALL = {
-    "hidden_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": 32,
-    "patch_size": 8,
-}
-BARE = {
-    "vit": (ViTModel, ViTConfig, {"intermediate_size": 768}),
-    "dinov2": (Dinov2Model, Dinov2Config, {}),
-    "dinov2 with registers": (Dinov2WithRegistersModel, Dinov2WithRegistersConfig, {}),
-}
-WITH_HEAD = {
-    "vit": (ViTForImageClassification, ViTConfig, {"intermediate_size": 768}),
-    "dinov2": (Dinov2ForImageClassification, Dinov2Config, {}),
-    "dinov2 with registers": (Dinov2WithRegistersForImageClassification, Dinov2WithRegistersConfig, {}),
-}
+from pointvit import create_model, load_checkpoint
+from pointvit.checkpoints import SOURCES, Checkpoint
+from pointvit.config import IMAGENET, UNIT
+
+VIT = (ViTModel, ViTConfig, {"intermediate_size": 96})
+VIT_HEAD = (ViTForImageClassification, ViTConfig, {"intermediate_size": 96, "num_labels": 6})
+DINOV2 = (Dinov2Model, Dinov2Config, {})
 Saved = tuple[nn.Module, Path]
 
 
 @pytest.fixture
 def saved(tmp_path: Path, randomise: Callable) -> Callable[..., Saved]:
-    """``saved(row of a table, setting=...)``: the model with random parameters, and the folder it is in."""
+    """``saved(class, config class and settings, setting=...)``: a random model, and the folder it is in."""
 
     def build(row: tuple[Any, Any, dict[str, Any]], **settings: Any) -> Saved:
         model_class, config_class, own = row
@@ -61,195 +46,229 @@ def saved(tmp_path: Path, randomise: Callable) -> Callable[..., Saved]:
     return build
 
 
-def images(height: int = 32, width: int = 32) -> Tensor:
-    return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+def images(height: int = 32, width: int = 32, channels: int = 3) -> Tensor:
+    return torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(1))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("kind", BARE)
-def test_features_equal_transformers(kind: str, saved: Callable, error_of: Callable) -> None:
-    theirs, folder = saved(BARE[kind])
-    expected = theirs(images()).last_hidden_state
-    for path in (folder, folder / "model.safetensors"):
-        ours = create_model("auto", pretrained=path).eval()
-        assert error_of(ours.forward_features(images()), expected) <= 1e-5
+def change(path: Path, **settings: Any) -> None:
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, **settings}))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("kind", BARE)
-def test_a_file_without_config_has_the_defaults_of_its_family(
-    kind: str, saved: Callable, tmp_path: Path, error_of: Callable
-) -> None:
-    theirs, folder = saved(BARE[kind])
-    path = (folder / "model.safetensors").rename(tmp_path / "alone.safetensors")
-    ours = create_model("auto", pretrained=path).eval()
-    assert ours.config.trunk.norm_eps == theirs.config.layer_norm_eps
-    assert error_of(ours.forward_features(images()), theirs(images()).last_hidden_state) <= 1e-5
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", BARE)
-@pytest.mark.parametrize("size", [(48, 48), (24, 40)])
-def test_other_resolutions(kind: str, size: tuple[int, int], saved: Callable, error_of: Callable) -> None:
-    """Everything but the interpolation kernel, which is antialiased here and, but for registers, not there.
-
-    transformers interpolates with bicubic weights of a = -0.75, or of -0.5 where it antialiases, as timm and
-    this library do. So the others are given the resampled positions; only their interpolation is left out.
-    """
-    theirs, folder = saved(BARE[kind])
-    ours = create_model("auto", pretrained=folder).eval()
-    if kind == "dinov2 with registers":
-        expected = theirs(images(*size)).last_hidden_state
-    else:
-        table = theirs.embeddings.position_embeddings
-        patches = resample_grid(table[:, 1:], (4, 4), (size[0] // 8, size[1] // 8))
-        positions = torch.cat([table[:, :1], patches], dim=1)
-        theirs.embeddings.interpolate_pos_encoding = lambda *_: positions
-        options = {"interpolate_pos_encoding": True} if kind == "vit" else {}
-        expected = theirs(images(*size), **options).last_hidden_state
-    assert error_of(ours.forward_features(images(*size)), expected) <= 1e-5
-
-
-@torch.no_grad()
-def test_the_difference_of_the_interpolations_is_small_on_smooth_positions(saved: Callable) -> None:
-    theirs, _ = saved(BARE["vit"], image_size=128)
-    y, x = torch.meshgrid(torch.linspace(-1, 1, 16), torch.linspace(-1, 1, 16), indexing="ij")
-    waves = torch.stack([torch.sin(k * x + y) for k in range(1, 5)], dim=-1)
-    table = rearrange(waves, "h w d -> 1 (h w) d").repeat(1, 1, 48)
-    theirs.embeddings.position_embeddings[:, 1:] = table
-    patches = torch.zeros(1, 1 + 12 * 12, 192)
-    expected = theirs.embeddings.interpolate_pos_encoding(patches, 96, 96)[:, 1:]
-    assert (resample_grid(table, (16, 16), (12, 12)) - expected).abs().max() < 0.05
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", WITH_HEAD)
-def test_classification_models(kind: str, saved: Callable, error_of: Callable) -> None:
-    theirs, folder = saved(WITH_HEAD[kind], num_labels=6)
-    ours = create_model("auto", pretrained=folder).eval()
-    report = load_checkpoint(ours, folder)
-    assert report.coverage == 1.0
-    if kind == "vit":
-        assert error_of(ours(images()), theirs(images()).logits) <= 1e-5
-        assert report.set_aside == {}
-    else:  # the classifier sees the class token and the mean of the patches, which is no pool of ours
-        assert ours.num_classes == 0
-        assert set(report.set_aside) == {"head.weight", "head.bias", "embeddings.mask_token"}
-        expected = theirs.base_model(images()).last_hidden_state
-        assert error_of(ours.forward_features(images()), expected) <= 1e-5
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("eps", [1e-12, 1e-6, 1e-3])
+@torch.no_grad()
 def test_norm_eps_is_taken_from_the_config(
     eps: float, saved: Callable, error_of: Callable, refused: Callable
 ) -> None:
-    theirs, folder = saved(BARE["vit"], layer_norm_eps=eps)
+    theirs, path = saved(VIT, layer_norm_eps=eps)
     x = 1e-3 * images()  # activations so small that eps matters
     for parameter in theirs.embeddings.parameters():
         parameter.mul_(1e-3)
-    theirs.save_pretrained(folder)
-    ours = create_model("auto", pretrained=folder).eval()
-    assert error_of(ours.forward_features(x), theirs(x).last_hidden_state) <= 1e-5
-    other = create_model("auto", pretrained=folder, norm_eps=1e-4).eval()
+    theirs.save_pretrained(path)
+    model = create_model("auto", pretrained=path).eval()
+    assert error_of(model.forward_features(x), theirs(x).last_hidden_state) <= 1e-5
+    other = create_model("auto", pretrained=path, norm_eps=1e-4).eval()
     assert error_of(other.forward_features(x), theirs(x).last_hidden_state) > 1e-4
-    with refused(folder, f"norm_eps={eps}, the model has 0.0001", other):
-        load_checkpoint(other, folder)
+    with refused(path, f"norm_eps={eps}, the model has 0.0001", other):
+        load_checkpoint(other, path)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu"])
+@torch.no_grad()
 def test_the_activation_is_taken_from_the_config(
     activation: str, saved: Callable, error_of: Callable, refused: Callable
 ) -> None:
-    theirs, folder = saved(BARE["vit"], hidden_act=activation)
-    ours = create_model("auto", pretrained=folder).eval()
-    assert error_of(ours.forward_features(images()), theirs(images()).last_hidden_state) <= 1e-5
+    theirs, path = saved(VIT, hidden_act=activation)
+    model = create_model("auto", pretrained=path).eval()
+    expected = theirs(images()).last_hidden_state
+    assert error_of(model.forward_features(images()), expected) <= 1e-5
     other = "gelu" if activation == "quick_gelu" else "quick_gelu"
-    wrong = create_model("auto", pretrained=folder, activation=other).eval()
-    assert error_of(wrong.forward_features(images()), theirs(images()).last_hidden_state) > 1e-5
-    with refused(folder, "activation=", wrong):
-        load_checkpoint(wrong, folder)
+    wrong = create_model("auto", pretrained=path, activation=other).eval()
+    assert error_of(wrong.forward_features(images()), expected) > 1e-5
+    with refused(path, "activation=", wrong):
+        load_checkpoint(wrong, path)
 
 
 @torch.no_grad()
 def test_number_of_heads_and_a_missing_bias(saved: Callable, error_of: Callable) -> None:
-    theirs, folder = saved(BARE["vit"], num_attention_heads=6, qkv_bias=False)
-    ours = create_model("auto", pretrained=folder).eval()
-    assert (ours.config.trunk.num_heads, ours.config.trunk.qkv_bias) == (6, False)
-    assert error_of(ours.forward_features(images()), theirs(images()).last_hidden_state) <= 1e-5
+    theirs, path = saved(VIT, num_attention_heads=6, qkv_bias=False)
+    model = create_model("auto", pretrained=path).eval()
+    assert (model.config.trunk.num_heads, model.config.trunk.qkv_bias) == (6, False)
+    assert error_of(model.forward_features(images()), theirs(images()).last_hidden_state) <= 1e-5
 
 
 @torch.no_grad()
 def test_a_grid_that_is_not_square_is_taken_from_the_config(saved: Callable, error_of: Callable) -> None:
-    theirs, folder = saved(BARE["vit"], image_size=[24, 40])
-    ours = create_model("auto", pretrained=folder).eval()
-    assert ours.config.tokenizer.img_size == (24, 40)
-    assert error_of(ours.forward_features(images(24, 40)), theirs(images(24, 40)).last_hidden_state) <= 1e-5
+    theirs, path = saved(VIT, image_size=[24, 40])
+    model = create_model("auto", pretrained=path).eval()
+    assert model.config.tokenizer.img_size == (24, 40)
+    x = images(24, 40)
+    assert error_of(model.forward_features(x), theirs(x).last_hidden_state) <= 1e-5
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("first", "second"), [("query", "key"), ("key", "value")])
-def test_swapped_projections_break_parity(
-    first: str, second: str, saved: Callable, error_of: Callable
+def test_shards(saved: Callable, error_of: Callable) -> None:
+    theirs, path = saved(VIT_HEAD)
+    (path / "model.safetensors").unlink()
+    theirs.save_pretrained(path, max_shard_size="40KB")
+    assert len(list(path.glob("model-*.safetensors"))) > 2
+    for found in (path, path / "model.safetensors.index.json"):
+        model = create_model("auto", pretrained=found).eval()
+        assert error_of(model(images()), theirs(images()).logits) <= 1e-5
+
+
+@torch.no_grad()
+def test_a_classifier_of_dinov2_sees_the_class_token_and_the_mean_of_the_patches(
+    saved: Callable, error_of: Callable
 ) -> None:
-    theirs, folder = saved(BARE["dinov2"])
-    state = load_file(folder / "model.safetensors")
-    for kind in ("weight", "bias"):
-        one, other = (f"encoder.layer.1.attention.attention.{part}.{kind}" for part in (first, second))
-        state[one], state[other] = state[other], state[one]
-    save_file(state, folder / "model.safetensors")
-    ours = create_model("auto", pretrained=folder).eval()
-    assert error_of(ours.forward_features(images()), theirs(images()).last_hidden_state) > 1e-3
+    theirs, path = saved((Dinov2ForImageClassification, Dinov2Config, {"num_labels": 6}))
+    model = create_model("auto", pretrained=path).eval()
+    assert (model.config.global_pool, model.num_classes) == ("cls+mean", 6)
+    report = load_checkpoint(model, path)
+    assert (report.coverage, report.new) == (1.0, [])
+    assert set(report.set_aside) == {"embeddings.mask_token"}
+    assert error_of(model(images()), theirs(images()).logits) <= 1e-5
+
+
+def test_what_is_set_aside(tmp_path: Path, randomise: Callable) -> None:
+    expected = {
+        "HF ViT": {"the pooler of BERT-style heads, which ViT has not"},
+        "HF ViT, masked images": {"used in pre-training only", "the decoder of masked pre-training"},
+        "HF DeiT": {"the pooler of BERT-style heads, which ViT has not"},
+        "HF MAE, decoder": {"the decoder of masked pre-training"},
+        "HF Dinov2": {"used in pre-training only"},
+        "HF ViT, classifier": set(),
+        "HF DeiT, two classifiers": set(),
+    }
+    for row in PARITY:
+        if row.name in expected:
+            (place := tmp_path / row.name).mkdir()
+            path = row.write(randomise(row.build()), place)
+            assert set(Checkpoint.open(path).set_aside.values()) == expected[row.name], row.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "colours"),
+    [
+        (VIT, None, UNIT),
+        (DINOV2, None, IMAGENET),
+        (VIT, {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2] * 3}, ((0.4, 0.5, 0.6), (0.2, 0.2, 0.2))),
+        (VIT, {"size": 224}, UNIT),
+        (DINOV2, {"do_normalize": False, "image_mean": [0.4] * 3}, ((0.0,) * 3, (1.0,) * 3)),
+    ],
+)  # fmt: skip
+def test_colours(kind: Any, stated: dict[str, Any] | None, colours: Any, saved: Callable) -> None:
+    _, path = saved(kind)
+    if stated is not None:
+        change(path / "preprocessor_config.json", **stated)
+    meta = create_model("auto", pretrained=path).meta
+    assert (meta.image_mean, meta.image_std) == colours
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
         ("num_hidden_layers", 3, "config.json describes 3 blocks, the weights have 2"),
+        ("hidden_size", 64, "config.json describes 64 channels, the weights have 48"),
         ("hidden_act", "relu", "config.json asks for hidden_act='relu'"),
+        ("model_type", "yolos", "config.json asks for model_type='yolos', known are vit, deit"),
         ("num_attention_heads", 5, "embed_dim must be a multiple of num_heads"),
         ("layer_norm_eps", "small", "could not convert string to float"),
+        ("image_size", "big", "a size must be a whole number or a list of two, got 'big'"),
     ],
 )
 def test_a_config_that_contradicts_the_weights(
     setting: str, value: Any, message: str, saved: Callable, refused: Callable
 ) -> None:
-    _, folder = saved(BARE["vit"])
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, setting: value}))
-    with refused(folder, message):
-        create_model("auto", pretrained=folder)
+    _, path = saved(VIT)
+    change(path / "config.json", **{setting: value})
+    with refused(path, message):
+        create_model("auto", pretrained=path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\xff", ""])
 def test_a_config_that_is_no_json_object(text: str, saved: Callable, refused: Callable) -> None:
-    _, folder = saved(BARE["vit"])
-    (folder / "config.json").write_bytes(text.encode("latin-1"))
-    with refused(folder / "config.json", "not valid JSON|expected a JSON object"):
-        create_model("auto", pretrained=folder)
+    _, path = saved(VIT)
+    (path / "config.json").write_bytes(text.encode("latin-1"))
+    with refused(path / "config.json", "not valid JSON|expected a JSON object"):
+        create_model("auto", pretrained=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vit.embeddings.position_embeddings", "embeddings.position_embeddings is missing"),
+        ("classifier.bias", "of head there is a weight alone"),
+        ("vit.encoder.layer.1.attention.attention.key.bias", "tensors the model has no place for"),
+        ("vit.encoder.layer.0.attention.attention.value.weight", "the attention of its first block"),
+        ("vit.layernorm.bias", "lacks 1 tensors the model needs"),
+    ],
+)
+def test_a_file_that_lacks_a_tensor(name: str, message: str, saved: Callable, refused: Callable) -> None:
+    _, path = saved(VIT_HEAD)
+    state = load_file(path / "model.safetensors")
+    del state[name]
+    save_file(state, path / "model.safetensors")
+    with refused(path, message):
+        create_model("auto", pretrained=path)
+
+
+def test_an_unusual_width_alone_does_not_say_how_many_heads(saved: Callable, refused: Callable) -> None:
+    _, path = saved(VIT)
+    (path / "config.json").unlink()
+    with refused(path, "does not say num_heads.*; pass num_heads=..."):
+        create_model("auto", pretrained=path)
+    assert create_model("auto", pretrained=path, num_heads=3).config.trunk.num_heads == 3
+
+
+def test_beit_is_refused(tmp_path: Path, refused: Callable) -> None:
+    """Its names are ViT's for the most part; with a config.json that says so, or without."""
+    BeitModel(BeitConfig(**SMALL, intermediate_size=96)).save_pretrained(tmp_path)
+    with refused(tmp_path, "model_type='beit'|position_embeddings is missing"):
+        create_model("auto", pretrained=tmp_path)
+    (tmp_path / "config.json").unlink()
+    with refused(tmp_path, "position_embeddings is missing"):
+        create_model("auto", pretrained=tmp_path, num_heads=3)
+
+
+def test_no_other_source_takes_such_a_file(tmp_path: Path) -> None:
+    for row in PARITY:
+        if row.write in (folder, in_memory):
+            model = row.build()
+            row.write(model, tmp_path)
+            on_disk = load_file(tmp_path / "model.safetensors") if row.write is folder else model.state_dict()
+            assert [n for n, s in SOURCES.items() if s.matches(on_disk.keys())] == ["huggingface"], row.name
+
+
+# A real file.
+
+
+@pytest.fixture
+def real(data_root: Path) -> Path:
+    return data_root / "weights" / "dinov2_vits14_hf_fp16.safetensors"
 
 
 @torch.no_grad()
-def test_a_real_dinov2(data_root: Path, tmp_path: Path, error_of: Callable) -> None:
-    path = data_root / "weights" / "dinov2_vits14_hf_fp16.safetensors"
-    shutil.copy(path, tmp_path / "model.safetensors")
+def test_a_real_dinov2(real: Path, tmp_path: Path, error_of: Callable) -> None:
+    shutil.copy(real, tmp_path / "model.safetensors")
     config = Dinov2Config(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14)
     config.save_pretrained(tmp_path)
     theirs = Dinov2Model.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    x = images(518, 518)[:1]
-    ours = create_model("auto", pretrained=path).eval()
-    assert error_of(ours.forward_features(x), theirs(x).last_hidden_state) <= 1e-4
-    named = create_model("vit_small_patch14_dinov2", pretrained=path)
-    assert named.config == ours.config
-    for name, tensor in ours.state_dict().items():
+    model = create_model("auto", pretrained=real).eval()
+    assert load_checkpoint(model, real).coverage == 1.0
+    assert (model.meta.image_mean, model.meta.image_std) == IMAGENET
+    for size in (518, 224):
+        x = images(size, size)[:1]
+        assert error_of(model.forward_features(x), theirs(x).last_hidden_state) <= 1e-4, size
+    named = create_model("vit_small_patch14_dinov2", pretrained=real)
+    assert named.config == model.config
+    for name, tensor in model.state_dict().items():
         assert torch.equal(named.state_dict()[name], tensor)
 
 
-def test_a_real_dinov2_initialises_a_point_model(data_root: Path) -> None:
-    path = data_root / "weights" / "dinov2_vits14_hf_fp16.safetensors"
-    model = create_model("pointvit_small", pretrained=path)
-    report = load_checkpoint(model, path)
+def test_a_real_dinov2_initialises_a_point_model(real: Path) -> None:
+    model = create_model("pointvit_small", pretrained=real)
+    report = load_checkpoint(model, real)
     assert report.coverage == 1.0
     trunk = {f"trunk.{name}" for name in model.trunk.state_dict()}
     assert set(report.loaded) == {*trunk, "cls_token"}
@@ -258,7 +277,7 @@ def test_a_real_dinov2_initialises_a_point_model(data_root: Path) -> None:
         "embeddings.mask_token", "pos_embed", "tokenizer.proj.weight", "tokenizer.proj.bias"
     }  # fmt: skip
     assert {name.split(".")[0] for name in report.new} == {"tokenizer", "head"}
-    in_file = {name: tensor.numel() for name, tensor in load_file(path).items()}
+    in_file = {name: tensor.numel() for name, tensor in load_file(real).items()}
     aside = ("mask_token", "position", "patch")
     expected = sum(count for name, count in in_file.items() if not any(word in name for word in aside))
     assert sum(model.state_dict()[name].numel() for name in report.loaded) == expected

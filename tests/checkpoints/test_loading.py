@@ -133,7 +133,8 @@ def test_a_base_model_is_refused_by_a_small_one(name: str, tmp_path: Path, refus
               "cls_token": (1, 1, width), "pos_embed": (1, 197, width), "norm.weight": (width,),
               "norm.bias": (width,)}  # fmt: skip
     for n in range(12):
-        block = {"attn.qkv.weight": (3 * width, width), "mlp.fc1.weight": (4 * width, width)}
+        block = {"attn.qkv.weight": (3 * width, width), "mlp.fc1.weight": (4 * width, width),
+                 "mlp.fc2.weight": (width, 4 * width)}  # fmt: skip
         shapes |= {f"blocks.{n}.{part}": shape for part, shape in block.items()}
     # One number stands for each tensor's: only the shapes matter before the sizes are compared.
     path = tmp_path / "base.pth"
@@ -159,8 +160,10 @@ def test_a_base_model_is_refused_by_a_small_one(name: str, tmp_path: Path, refus
         ({"qkv_bias": False}, "was trained with trunk.qkv_bias=True"),
         ({"norm_pre": True}, "was trained with trunk.norm_pre=False"),
         ({"layer_scale": 1e-5}, "lacks 6 tensors the model needs .*ls1.gamma"),
-        ({"patch_size": (4, 4), "img_size": (16, 16)}, r"patch_size=\(8, 8\), the model asked for \(4, 4\)"),
-        ({"in_chans": 4}, "in_chans=3, the model asked for 4"),
+        ({"swiglu": True}, "was trained with trunk.swiglu=False"),
+        ({"attn_norm": True}, "was trained with trunk.attn_norm=False"),
+        ({"rope": True}, "was trained with tokenizer.rope=False"),
+        ({"stem": (), "patch_size": (32, 32)}, r"stem=None, the model asked for \(\)"),
         ({"class_token": False, "global_pool": "mean", "cls_pos": False}, "no place for .*cls_token"),
         ({"num_reg_tokens": 2}, "lacks 1 tensors the model needs .*reg_tokens"),
         ({"cls_pos": False}, "no place for .*cls_pos"),
@@ -187,7 +190,7 @@ def test_the_refused_settings_would_have_changed_the_output(
             assert error_of(wrong(images()), right(images())) > 1e-4
 
 
-@pytest.mark.parametrize("source", ["tim", "torchvision", ""])
+@pytest.mark.parametrize("source", ["tim", "keras", ""])
 def test_unknown_source(
     source: str, tmp_path: Path, tensors: dict[str, Tensor], model: ViT, refused: Callable
 ) -> None:
@@ -279,13 +282,18 @@ def test_the_report_as_a_table(tmp_path: Path, tensors: dict[str, Tensor], point
     assert len(lines) < 10
     assert all(len(line) < 200 for line in lines[1:])
     counts: dict[str, int] = {}
-    for line in lines[1:]:
-        label, count = line[:12].strip(), int(line[12:17])
+    numbers: dict[str, int] = {}
+    for line in lines[2:]:
+        label, count = line[:12].strip(), int(line[12:20].replace(",", ""))
         counts[label] = counts.get(label, 0) + count
+        numbers[label] = numbers.get(label, 0) + int(line[20:34].replace(",", ""))
     assert counts == {
         "loaded": len(report.loaded), "set aside": len(report.set_aside), "new": len(report.new)
     }  # fmt: skip
     assert counts["loaded"] + counts["set aside"] == len(tensors) + 1
+    in_file = sum(tensor.numel() for tensor in load_file(path).values())
+    assert numbers["loaded"] + numbers["set aside"] == in_file
+    assert numbers["loaded"] + numbers["new"] == sum(t.numel() for t in points.state_dict().values())
     assert "used in pre-training only: mask_token" in str(report)
 
 
@@ -334,7 +342,8 @@ def test_as_many_rows_in_another_shape_are_resampled(tmp_path: Path, tensors: di
     expected = resample_grid(tensors["pos_embed"][:, 1:], (4, 4), (2, 8))
     assert torch.equal(model.tokenizer.pos_embed, expected)
     assert not torch.equal(model.tokenizer.pos_embed, tensors["pos_embed"][:, 1:])
-    assert "resampled     1  tokenizer.pos_embed" in str(report)
+    (line,) = (line for line in str(report).splitlines() if "resampled" in line)
+    assert line.split() == ["resampled", "1", "3,072", "tokenizer.pos_embed"]
 
 
 def test_a_grid_that_is_not_square_survives_where_the_file_states_it(
@@ -364,3 +373,54 @@ def test_a_model_without_numbers_is_refused(tensors: dict[str, Tensor], tmp_path
         empty = ViT(IMAGE)
     with pytest.raises(ValueError, match=r"m.safetensors: the model is on the meta device"):
         load_checkpoint(empty, tmp_path / "m.safetensors")
+
+
+def test_less_than_the_whole_trunk_only_where_it_is_asked_for(
+    tmp_path: Path, tensors: dict[str, Tensor], model: ViT, refused: Callable
+) -> None:
+    path = write(tmp_path, lacks("blocks.1.mlp.")(tensors))
+    before = model.trunk.blocks[1].mlp.fc1.weight.clone()
+    with refused(path, "lacks 4 tensors the model needs", model):
+        load_checkpoint(model, path, min_coverage=0.95)
+    with pytest.warns(UserWarning, match=r"of the trunk came from the file.*trunk.blocks.1.mlp.fc1.bias"):
+        report = load_checkpoint(model, path, min_coverage=0.5)
+    assert len(report.missing) == 4
+    assert 0.5 < report.coverage < 0.95
+    assert torch.equal(model.trunk.blocks[1].mlp.fc1.weight, before)
+    assert torch.equal(model.trunk.blocks[1].norm1.bias, tensors["blocks.1.norm1.bias"])
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
+def test_a_share_that_is_none(
+    share: float, tmp_path: Path, tensors: dict[str, Tensor], model: ViT, refused: Callable
+) -> None:
+    with refused(None, r"min_coverage must lie in \(0, 1\]", model):
+        load_checkpoint(model, write(tmp_path, tensors), min_coverage=share)
+
+
+def test_unexpected_tensors_are_refused_whatever_the_share(
+    tmp_path: Path, tensors: dict[str, Tensor], model: ViT, refused: Callable
+) -> None:
+    path = write(tmp_path, {**tensors, "blocks.1.extra": torch.ones(2)})
+    with refused(path, "no place for .*1.extra", model):
+        load_checkpoint(model, path, min_coverage=0.1)
+
+
+def test_a_point_encoder_by_auto(tmp_path: Path, tensors: dict[str, Tensor], refused: Callable) -> None:
+    """The trunk of whatever 2D file, and a point tokenizer, without the name of a model."""
+    path = write(tmp_path, tensors)
+    model = create_model(
+        "auto", pretrained=path, tokenizer="points", num_heads=3, num_groups=8, num_classes=3
+    )
+    assert (model.config.modality, model.config.trunk.depth, model.config.tokenizer.num_groups) == (
+        "points",
+        3,
+        8,
+    )
+    assert torch.equal(model.trunk.blocks[2].attn.qkv.weight, tensors["blocks.2.attn.qkv.weight"])
+    assert model(torch.rand(2, 20, 3)).shape == (2, 3)
+    assert create_model(pretrained=path).config.modality == "image"
+    with refused(None, "tokenizer must be 'points'"):
+        create_model("auto", pretrained=path, tokenizer="voxels")
+    with refused(None, "goes with create_model..auto"):
+        create_model("pointvit_small", pretrained=path, tokenizer="points")

@@ -16,36 +16,56 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from pointvit import Pair, ViT, create_model, create_pair, load, load_checkpoint, save, save_checkpoint
-from pointvit.checkpoints import SOURCES, saving
+from pointvit.checkpoints import SOURCES, layouts, saving, writing
+from pointvit.checkpoints.archives import DTYPES
+from pointvit.checkpoints.files import open_weights
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
-TRUNK = TrunkConfig(192, 2, 3)
+TRUNK = TrunkConfig(96, 2, 3)
 IMAGE = ViTConfig(TRUNK, ImageTokenizerConfig((32, 32), (8, 8)), num_classes=5)
-POINTS = ViTConfig(TRUNK, PointTokenizerConfig(8, 4), num_classes=4, global_pool="cls+max", head="point_mae")
+POINT_TRUNK = replace(TRUNK, norm_eps=1e-5, qkv_bias=False)
+POINTS = ViTConfig(
+    POINT_TRUNK,
+    PointTokenizerConfig(8, 4),
+    num_classes=4,
+    global_pool="cls+max",
+    head="point_mae",
+    pos_mode="every_block",
+)
 HYBRID = replace(IMAGE, tokenizer=ImageTokenizerConfig((64, 64), (16, 16), stem=(1, 1)))
 ROOT_ONLY = replace(IMAGE, tokenizer=ImageTokenizerConfig((64, 64), (16, 16), stem=()))
 
 EVERYWHERE = ("pointvit", "google", "huggingface", "timm")
 LAYOUTS: dict[str, tuple[ViTConfig, tuple[str, ...]]] = {
-    # what is written: the configuration, and the sources that have a place for it
+    # what is written: the configuration, and sources that have a place for it, whatever others may have
     "plain": (IMAGE, EVERYWHERE),
     "no head": (replace(IMAGE, num_classes=0), EVERYWHERE),
     "six heads": (IMAGE.override({"num_heads": 6}), EVERYWHERE),
     "other width": (IMAGE.override({"embed_dim": 40, "num_heads": 5}), EVERYWHERE),
+    "torchvision's patches": (IMAGE.override({"img_size": 64, "patch_size": 16}), ("torchvision", "timm")),
     "representation": (replace(IMAGE, representation_size=24), ("pointvit", "google", "timm")),
     "hybrid": (HYBRID, ("pointvit", "google", "timm")),
     "root only": (ROOT_ONLY, ("pointvit", "google", "timm")),
-    "LayerScale": (IMAGE.override({"layer_scale": 0.1}), ("pointvit", "huggingface", "timm")),
-    "registers": (replace(IMAGE, num_reg_tokens=3), ("pointvit", "huggingface", "timm")),
+    "LayerScale": (IMAGE.override({"layer_scale": 0.1}), ("pointvit", "timm")),
+    "registers": (replace(IMAGE, num_reg_tokens=3), ("pointvit", "timm")),
+    "DINOv2": (
+        IMAGE.override({"layer_scale": 0.1, "num_reg_tokens": 3, "num_classes": 0}),
+        ("pointvit", "huggingface", "timm"),
+    ),
     "other arithmetic": (
         IMAGE.override({"norm_eps": 1e-3, "activation": "quick_gelu"}), ("pointvit", "huggingface", "timm")
     ),
     "no qkv bias": (IMAGE.override({"qkv_bias": False}), ("pointvit", "huggingface", "timm")),
     "oblong": (IMAGE.override({"img_size": (16, 64)}), ("pointvit", "huggingface", "timm")),
-    "norm_pre": (IMAGE.override({"norm_pre": True}), ("pointvit", "timm")),
-    "attention pooling": (replace(IMAGE, global_pool="map"), ("pointvit", "timm")),
+    "CLIP": (
+        IMAGE.override({"norm_pre": True, "patch_bias": False, "num_classes": 0, "norm_eps": 1e-5}),
+        ("pointvit", "huggingface_clip", "timm"),
+    ),
+    "attention pooling": (
+        IMAGE.override({"global_pool": "map", "class_token": False, "cls_pos": False}), ("pointvit", "timm")
+    ),
     "fc_norm": (
         IMAGE.override({"fc_norm": True, "final_norm": False, "global_pool": "mean"}), ("pointvit", "timm")
     ),
@@ -53,11 +73,19 @@ LAYOUTS: dict[str, tuple[ViTConfig, tuple[str, ...]]] = {
     "2D positions": (IMAGE.override({"pos_embed": "learned_2d"}), ("pointvit",)),
     "positions at every block": (replace(IMAGE, pos_mode="every_block"), ("pointvit",)),
     "a deep head": (replace(IMAGE, head="point_mae"), ("pointvit",)),
+    "points": (POINTS, ("pointvit", "point_mae")),
 }  # fmt: skip
+WRITABLE = [name for name, source in SOURCES.items() if source.encode is not None]
 WRITTEN = [(name, source) for name, (_, sources) in LAYOUTS.items() for source in sources]
-REFUSED = [
-    (name, source) for name, (_, sources) in LAYOUTS.items() for source in SOURCES if source not in sources
+OTHERS = [
+    (name, source)
+    for name, (config, sources) in LAYOUTS.items()
+    for source in WRITABLE
+    if source not in sources and SOURCES[source].modality == config.modality
 ]
+NOWHERE = ("2D positions", "positions at every block", "a deep head")
+"""Image encoders that no public layout has a place for."""
+FORMS = {**dict.fromkeys(layouts.NPZ, "file.npz"), **dict.fromkeys(layouts.WRAPPERS, "file.pth")}
 
 
 @pytest.fixture
@@ -67,11 +95,11 @@ def build(randomise: Callable) -> Callable[..., ViT]:
 
 @pytest.fixture
 def pair(randomise: Callable) -> Pair:
-    return randomise(Pair(ViT(IMAGE), ViT(POINTS))).eval()
+    return randomise(Pair(ViT(IMAGE), ViT(replace(POINTS, trunk=TRUNK)))).eval()
 
 
 def path_for(source: str, folder: Path) -> Path:
-    return folder / ("file.npz" if source == "google" else "file.safetensors")
+    return folder / FORMS.get(source, "file.safetensors")
 
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
@@ -83,43 +111,56 @@ def images(config: ViTConfig) -> Tensor:
     return torch.randn(2, 3, *config.tokenizer.img_size, generator=torch.Generator().manual_seed(1))
 
 
+def example(config: ViTConfig) -> Tensor:
+    return images(config) if config.modality == "image" else clouds()
+
+
 def clouds() -> Tensor:
     return torch.randn(2, 50, 3, generator=torch.Generator().manual_seed(1))
 
 
-def test_every_source_is_in_the_table() -> None:
-    assert {source for _, source in WRITTEN} == set(SOURCES)
+def check_round_trip(model: ViT, other: ViT, source: str, folder: Path) -> None:
+    """``model`` is written, and read again into a new model and into ``other``, bit for bit."""
+    path = save_checkpoint(model, path_for(source, folder), source)
+    assert [file.name for file in folder.iterdir()] == [path.name]
+    again = create_model("auto", pretrained=path).eval()
+    assert torch.equal(again(example(model.config)), model(example(model.config)))
+    report = load_checkpoint(other, path)
+    assert (report.source, report.coverage, report.new) == (source, 1.0, [])
+    assert set(report.set_aside.values()) <= {"used in pre-training only"}
+    assert same(other, model)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("layout", "source"), WRITTEN)
 def test_round_trip(layout: str, source: str, tmp_path: Path, build: Callable) -> None:
     config = LAYOUTS[layout][0]
-    model = build(config)
-    path = save_checkpoint(model, path_for(source, tmp_path), source)
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    again = create_model("auto", pretrained=path).eval()
-    assert torch.equal(again(images(config)), model(images(config)))
-    existing = build(config, seed=1)
-    report = load_checkpoint(existing, path)
-    assert (report.source, report.coverage, report.new, report.set_aside) == (source, 1.0, [], {})
-    assert same(existing, model)
+    check_round_trip(build(config), build(config, seed=1), source, tmp_path)
 
 
-@pytest.mark.parametrize(("layout", "source"), REFUSED)
-def test_what_a_layout_has_no_place_for_is_not_written(
+@torch.no_grad()
+@pytest.mark.parametrize(("layout", "source"), OTHERS)
+def test_other_layouts_are_refused_or_exact(
     layout: str, source: str, tmp_path: Path, build: Callable, refused: Callable
 ) -> None:
-    with refused(None, "layout has no place for"):
-        save_checkpoint(build(LAYOUTS[layout][0]), path_for(source, tmp_path), source)
-    assert not list(tmp_path.iterdir())
+    config = LAYOUTS[layout][0]
+    model = build(config)
+    try:
+        save_checkpoint(model, path_for(source, tmp_path), source)
+    except ValueError:
+        with refused(None, "(a|the|have a) .*(layout has no place for|place in the .* layout)", model):
+            save_checkpoint(model, path_for(source, tmp_path), source)
+        assert not list(tmp_path.iterdir())
+    else:
+        assert layout not in NOWHERE
+        check_round_trip(model, build(config, seed=1), source, tmp_path)
 
 
 @torch.no_grad()
 def test_timm_reads_what_is_written_for_it(tmp_path: Path, build: Callable, error_of: Callable) -> None:
     model = build(IMAGE)
     theirs = VisionTransformer(
-        img_size=32, patch_size=8, embed_dim=192, num_heads=3, depth=2, num_classes=5
+        img_size=32, patch_size=8, embed_dim=96, num_heads=3, depth=2, num_classes=5
     ).eval()
     for source in ("timm", "google"):
         path = save_checkpoint(model, path_for(source, tmp_path), source)
@@ -135,7 +176,7 @@ def test_transformers_reads_what_is_written_for_it(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {
-        "hidden_size": 192,
+        "hidden_size": 96,
         "num_hidden_layers": 2,
         "num_attention_heads": 3,
         "image_size": 32,
@@ -146,7 +187,7 @@ def test_transformers_reads_what_is_written_for_it(
         folder = tmp_path / kind
         save_checkpoint(model, folder / "model.safetensors", "huggingface")
         config_class = getattr(transformers, f"{kind}Config")
-        own = {"intermediate_size": 768, "layer_norm_eps": 1e-6} if kind == "ViT" else {}
+        own = {"intermediate_size": 384, "layer_norm_eps": 1e-6} if kind == "ViT" else {}
         config_class(**sizes, **own).save_pretrained(folder)
         theirs = getattr(transformers, f"{kind}Model").from_pretrained(folder).eval()
         expected = theirs(images(IMAGE)).last_hidden_state
@@ -163,7 +204,9 @@ def test_the_image_encoder_of_a_pair_is_written(tmp_path: Path, pair: Pair) -> N
     ("name", "source", "message"),
     [
         ("file.npz", "timm", "a timm checkpoint is written as .safetensors, got '.npz'"),
-        ("file.pth", "huggingface", "a huggingface checkpoint is written as .safetensors, got '.pth'"),
+        ("file.pth", "huggingface", r"written as .safetensors or as a folder \(no ending\), got '.pth'"),
+        ("folder", "google", "a google checkpoint is written as .npz, got 'no ending'"),
+        ("file.safetensors", "point_mae", "a point_mae checkpoint is written as .pth"),
         ("file.safetensors", "google", "a google checkpoint is written as .npz"),
         ("file", "timm", "got 'no ending'"),
         ("file.safetensors", "tim", "unknown checkpoint source 'tim'; did you mean timm?"),
@@ -176,21 +219,108 @@ def test_wrong_names(
         save_checkpoint(build(IMAGE), tmp_path / name, source)
 
 
-def test_points_have_no_public_layout(tmp_path: Path, build: Callable, refused: Callable) -> None:
-    with refused(None, "only image encoders have a public layout"):
-        save_checkpoint(build(POINTS), tmp_path / "points.safetensors")
+@pytest.mark.parametrize(
+    ("config", "source", "message"),
+    [
+        (POINTS, "timm", "only image encoders have a place in the timm layout, this model encodes points"),
+        (IMAGE, "point_mae", "only encoders of points have a place in the point_mae layout"),
+    ],
+)
+def test_a_layout_of_the_other_modality(
+    config: ViTConfig, source: str, message: str, tmp_path: Path, build: Callable, refused: Callable
+) -> None:
+    with refused(None, message):
+        save_checkpoint(build(config), path_for(source, tmp_path), source)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("source", [name for name in SOURCES if name not in WRITABLE])
+def test_sources_that_are_only_read(source: str, tmp_path: Path, build: Callable, refused: Callable) -> None:
+    with refused(None, f"{source} checkpoints are only read"):
+        save_checkpoint(build(IMAGE), tmp_path / "file.safetensors", source)
+
+
+def test_a_model_without_numbers_is_not_written(tmp_path: Path, refused: Callable) -> None:
+    with torch.device("meta"):
+        model = ViT(IMAGE)
+    with refused(None, "on the meta device, which holds no numbers to write"):
+        save_checkpoint(model, tmp_path / "file.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 @torch.no_grad()
-def test_half_precision_is_kept_in_value(tmp_path: Path, build: Callable) -> None:
-    model = build(IMAGE).bfloat16()
-    for source in SOURCES:
-        path = save_checkpoint(model, path_for(source, tmp_path), source)
-        assert same(create_model("auto", pretrained=path), model.float())
-        model = model.bfloat16()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("source", EVERYWHERE)
+def test_the_type_of_numbers_is_kept(
+    source: str, dtype: torch.dtype, tmp_path: Path, build: Callable
+) -> None:
+    model = build(IMAGE).to(dtype)
+    path = save_checkpoint(model, path_for(source, tmp_path), source)
+    kept = torch.float32 if (source, dtype) == ("google", torch.bfloat16) else dtype
+    assert {tensor.dtype for tensor in open_weights(path).tensors.values()} == {kept}
+    again = create_model("auto", pretrained=path).to(dtype)
+    assert dtype == torch.float64 or same(again, model)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+def test_safetensors_is_written_as_its_own_package_reads_it(tmp_path: Path) -> None:
+    tensors = {name: torch.arange(12).reshape(3, 4).to(dtype).T for name, dtype in DTYPES.items()}
+    tensors |= {
+        "empty": torch.ones(0, 3),
+        "scalar": torch.tensor(2.5),
+        "shared": torch.ones(2, 1).expand(2, 3),
+    }
+    writing.write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "pt", "é": '"'})
+    read = load_file(tmp_path / "a.safetensors")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert read[name].shape == tensor.shape
+        assert read[name].flatten().view(torch.uint8).equal(tensor.flatten().view(torch.uint8))
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt", "é": '"'}
+
+
+def test_a_folder_for_the_readers_of_the_source(tmp_path: Path, build: Callable) -> None:
+    model = build(IMAGE)
+    folder = save_checkpoint(model, tmp_path / "a" / "vit", "huggingface")
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    again = create_model("auto", pretrained=folder).eval()
+    assert torch.equal(again(images(IMAGE)), model(images(IMAGE)))
+    other = build(IMAGE, seed=1)
+    save_checkpoint(other, folder, "huggingface")
+    assert same(create_model("auto", pretrained=folder), other)
+    assert [file.name for file in folder.parent.iterdir()] == ["vit"]
+
+
+def test_a_folder_of_others_is_not_replaced(tmp_path: Path, build: Callable) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    save_file({"a": torch.ones(1)}, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"model_type": "vit"}')
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for path, message in (
+        (folder, "exists and is not a saved model"),
+        (tmp_path / "x.safetensors", "is a folder"),
+    ):
+        (tmp_path / "x.safetensors").mkdir(exist_ok=True)
+        with pytest.raises(FileExistsError, match=message):
+            save_checkpoint(build(IMAGE), path, "huggingface")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["theirs", "x.safetensors"]
+
+
+def test_point_models_are_written_as_their_own_code_reads_them(tmp_path: Path, build: Callable) -> None:
+    model = build(POINTS)
+    content = torch.load(save_checkpoint(model, tmp_path / "p.pth", "point_mae"), weights_only=True)
+    assert torch.equal(
+        content["base_model"]["blocks.blocks.1.attn.proj.weight"], model.trunk.blocks[1].attn.proj.weight
+    )
+    pair = Pair(build(IMAGE.override({"norm_eps": 1e-5, "qkv_bias": False})), model)
+    path = save_checkpoint(pair, tmp_path / "pair.pth", "point_mae")
+    assert same(create_model("auto", pretrained=path), pair.points)
+
+
+@pytest.mark.parametrize("source", EVERYWHERE)
 def test_an_interrupted_save_checkpoint_leaves_what_was_there(
     source: str, tmp_path: Path, build: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,8 +331,8 @@ def test_an_interrupted_save_checkpoint_leaves_what_was_there(
 
     save_checkpoint(build(IMAGE), path, source)
     before = path.read_bytes()
-    monkeypatch.setattr(saving, "save_file", interrupted)
-    monkeypatch.setattr(saving.np, "savez", interrupted)
+    for place in ("torch.Tensor.view", "numpy.lib.format.write_array"):
+        monkeypatch.setattr(place, interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(build(IMAGE, seed=1), path, source)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -222,7 +352,7 @@ def test_saved_images(layout: str, tmp_path: Path, build: Callable) -> None:
     assert again.config == config
     assert not again.training
     assert same(again, model)
-    assert torch.equal(again(images(config)), model(images(config)))
+    assert torch.equal(again(example(config)), model(example(config)))
 
 
 @torch.no_grad()
@@ -278,7 +408,7 @@ def test_metadata_survives(tmp_path: Path, build: Callable, pair: Pair) -> None:
 
 def test_what_is_written(tmp_path: Path, build: Callable) -> None:
     folder = save(build(POINTS), tmp_path / "a" / "b" / "saved")
-    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert {file.name for file in folder.iterdir()} >= {"config.json", "model.safetensors"}
     assert [file.name for file in folder.parent.iterdir()] == ["saved"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert (config["pointvit"], config["kind"], config["model"]["modality"]) == (1, "model", "points")
@@ -324,7 +454,7 @@ def test_a_file_is_not_overwritten(tmp_path: Path, build: Callable) -> None:
         save(build(IMAGE), tmp_path / "file")
 
 
-@pytest.mark.parametrize("where", ["save_file", "_described", "_put_in_place"])
+@pytest.mark.parametrize("where", ["saving.write_safetensors", "saving.described", "writing._put_in_place"])
 @pytest.mark.parametrize("existing", [False, True])
 def test_an_interrupted_save_leaves_what_was_there(
     where: str, existing: bool, tmp_path: Path, build: Callable, monkeypatch: pytest.MonkeyPatch
@@ -336,7 +466,7 @@ def test_an_interrupted_save_leaves_what_was_there(
     def interrupted(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(saving, where, interrupted)
+    monkeypatch.setattr(f"pointvit.checkpoints.{where}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(build(IMAGE, seed=1), folder)
     assert [file.name for file in tmp_path.iterdir()] == (["saved"] if existing else [])
@@ -417,10 +547,10 @@ def test_the_npz_is_plain(tmp_path: Path, build: Callable) -> None:
         assert {archive[name].dtype for name in archive.files} == {np.dtype(np.float32)}
         assert archive["Transformer/encoderblock_1/MultiHeadDotProductAttention_1/out/kernel"].shape == (
             3,
-            64,
-            192,
+            32,
+            96,
         )
-        assert archive["embedding/kernel"].shape == (8, 8, 3, 192)
+        assert archive["embedding/kernel"].shape == (8, 8, 3, 96)
 
 
 @pytest.mark.parametrize(

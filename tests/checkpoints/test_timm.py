@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pointvit import ViT, create_model, load_checkpoint
 from pointvit.checkpoints import Checkpoint
+from pointvit.checkpoints import timm as names
 
 SMALL = {"img_size": 48, "patch_size": 16, "embed_dim": 192, "num_heads": 3, "depth": 2, "num_classes": 7}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -32,6 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "oblong patches": {"patch_size": (16, 24), "img_size": (48, 72)},
     "norm_pre (CLIP)": {"pre_norm": True, "norm_layer": partial(nn.LayerNorm, eps=1e-5)},
 }
+LEFT_OPEN: dict[str, dict[str, Any]] = {"norm_pre (CLIP)": {"activation": "gelu"}}
+"""What the file does not say."""
 
 
 def images(model: VisionTransformer) -> Tensor:
@@ -50,7 +53,7 @@ def test_variants(variant: str, tmp_path: Path, timm_vit: Callable, error_of: Ca
     theirs = timm_vit(**VARIANTS[variant])
     path = tmp_path / "model.pth"
     torch.save(theirs.state_dict(), path)
-    ours = create_model("auto", pretrained=path).eval()
+    ours = create_model("auto", pretrained=path, **LEFT_OPEN.get(variant, {})).eval()
     x = images(theirs)
     assert error_of(ours.forward_features(x), theirs.forward_features(x)) <= 1e-5
     assert error_of(ours(x), theirs(x)) <= 1e-5
@@ -175,12 +178,16 @@ def test_swapped_queries_and_keys_break_parity(
     assert error_of(ours(images(theirs)), theirs(images(theirs))) > 1e-3
 
 
-def test_the_model_asked_for_decides_what_a_clip_file_leaves_open(tmp_path: Path, timm_vit: Callable) -> None:
+def test_a_clip_file_leaves_the_activation_open(
+    tmp_path: Path, timm_vit: Callable, refused: Callable
+) -> None:
     """The files of OpenAI and OpenCLIP have the same names and want different activations."""
     path = write_torch(timm_vit(**VARIANTS["norm_pre (CLIP)"]).state_dict(), tmp_path / "clip.pth")
+    with refused(path, "does not say activation, .* pass activation="):
+        create_model("auto", pretrained=path)
     checkpoint = Checkpoint.open(path)
     for activation in ("gelu", "quick_gelu"):
-        base = checkpoint.image_config().override({"activation": activation})
+        base = checkpoint.encoder_config({"activation": activation}).override({"activation": activation})
         assert checkpoint.adapt(base).trunk.activation == activation
         assert load_checkpoint(ViT(base), path).coverage == 1.0
 
@@ -197,3 +204,42 @@ def test_by_name(tmp_path: Path, randomise: Callable, error_of: Callable) -> Non
     points = create_model("pointvit_tiny", pretrained=path)
     for name, tensor in theirs.blocks.state_dict().items():
         assert torch.equal(points.trunk.blocks.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_names_and_numbers_come_back(variant: str, tmp_path: Path, timm_vit: Callable) -> None:
+    state = timm_vit(**VARIANTS[variant]).state_dict()
+    before = dict(state)
+    config = Checkpoint.open(write_torch(state, tmp_path / "model.pth")).encoder_config(
+        {"activation": "gelu"}
+    )
+    again = names.encode(names.decode(state), config)
+    assert state.keys() == before.keys() == again.keys()
+    for name, tensor in before.items():
+        assert state[name] is tensor
+        assert torch.equal(again[name], tensor), name
+
+
+def without(state: dict[str, Tensor], *endings: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if not name.endswith(endings)}
+
+
+@pytest.mark.parametrize(
+    ("variant", "removed", "message"),
+    [
+        ({}, "pos_embed", "holds no pos_embed"),
+        ({}, "head.bias", "its head has no bias"),
+        ({"global_pool": "map"}, "none", "attention pool stands beside a class token"),
+        ({"class_token": False, "global_pool": "avg", "qkv_bias": False}, "none", "vit_base_patch16_rpn_224"),
+        ({}, "mlp.fc1.weight", "has no complete MLP"),
+        ({}, "blocks.1.mlp.fc1.weight", "lacks 1 tensors the model needs"),
+        ({"scale_attn_norm": True, "scale_mlp_norm": True}, "none", "mlp_norm is a part of the gated MLP"),
+        ({"qk_norm": True}, "none", "tensors the model has no place for"),
+    ],
+)
+def test_what_would_compute_something_else_is_refused(
+    variant: dict[str, Any], removed: str, message: str, tmp_path: Path, timm_vit: Callable, refused: Callable
+) -> None:
+    path = write_torch(without(timm_vit(**variant).state_dict(), removed), tmp_path / "model.pth")
+    with refused(path, message):
+        create_model("auto", pretrained=path)

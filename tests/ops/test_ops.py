@@ -1,5 +1,6 @@
 """Farthest point sampling and neighbour searches: exact indices, on every back end."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -7,9 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from pointvit.ops import BACKENDS, available_backends, ball_query, farthest_point_sample, group, knn, native
+from pointvit.ops import (
+    BACKENDS,
+    available_backends,
+    ball_query,
+    farthest_point_sample,
+    group,
+    knn,
+    native,
+    numpy_backend,
+)
 
-OURS = ["torch", "reference"]
+OURS = ["reference", "torch", "numpy", "buckets"]
 PYTORCH3D = available_backends()["pytorch3d"]
 needs_pytorch3d = pytest.mark.skipif(PYTORCH3D is not None, reason=f"pytorch3d: {PYTORCH3D}")
 SIZES = [(1, 1), (16, 8), (130, 150)]  # groups and neighbours, the last more than any cloud has points
@@ -17,6 +27,11 @@ SIZES = [(1, 1), (16, 8), (130, 150)]  # groups and neighbours, the last more th
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def same(results: Iterable[Tensor]) -> bool:
+    first, *others = results
+    return all(torch.equal(first, other) for other in others)
 
 
 def clustered(batch: int = 2) -> Tensor:
@@ -57,18 +72,18 @@ CLOUDS: dict[str, tuple[Tensor, Tensor | None]] = {
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize(("groups", "size"), SIZES)
-def test_torch_equals_reference(cloud: str, groups: int, size: int) -> None:
+def test_back_ends_agree(cloud: str, groups: int, size: int) -> None:
     points, lengths = CLOUDS[cloud]
     last = None if lengths is None else lengths - 1
     for start in (0, last if last is not None else points.shape[1] - 1):
         chosen = [farthest_point_sample(points, groups, lengths, start, backend) for backend in OURS]
-        assert torch.equal(*chosen)
+        assert same(chosen)
         assert chosen[0].dtype == torch.int64
         assert chosen[0].shape == (len(points), groups)
     centers = group(points, chosen[0])
-    assert torch.equal(*(knn(centers, points, size, lengths, backend) for backend in OURS))
+    assert same(knn(centers, points, size, lengths, backend) for backend in OURS)
     for radius in (1e-3, 0.2, 1.0, 3.0, torch.inf):
-        assert torch.equal(*(ball_query(centers, points, radius, size, lengths, backend) for backend in OURS))
+        assert same(ball_query(centers, points, radius, size, lengths, backend) for backend in OURS)
 
 
 def naive_distance(a: list[int], b: list[int]) -> Fraction:
@@ -209,13 +224,16 @@ def test_half_precision_decides_no_index(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 70, 1000, 4000])
 @pytest.mark.parametrize("cloud", ["random", "lattice", "padded with NaN"])
-def test_chunks_change_nothing(cloud: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_chunks_change_nothing(cloud: str, chunk: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     points, lengths = CLOUDS[cloud]
     queries = points.nan_to_num()[:, :30]
     whole = knn(queries, points, 9, lengths), ball_query(queries, points, 0.3, 9, lengths)
     monkeypatch.setattr(native, "_CHUNK", chunk)
-    assert torch.equal(knn(queries, points, 9, lengths), whole[0])
-    assert torch.equal(ball_query(queries, points, 0.3, 9, lengths), whole[1])
+    monkeypatch.setattr(numpy_backend, "_CACHED", chunk)
+    monkeypatch.setattr(numpy_backend, "_BLOCK", 1 + chunk // 70)
+    assert torch.equal(knn(queries, points, 9, lengths, backend), whole[0])
+    assert torch.equal(ball_query(queries, points, 0.3, 9, lengths, backend), whole[1])
 
 
 def test_no_more_distances_at_a_time_than_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +247,7 @@ def test_no_more_distances_at_a_time_than_the_chunk(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(native, "_masked_distances", recorded)
     monkeypatch.setattr(native, "_CHUNK", 1000)
-    knn(rand(3, 50, 3), rand(3, 100, 3), 5)
+    knn(rand(3, 50, 3), rand(3, 100, 3), 5, backend="torch")
     assert max(sizes) <= 1000
     assert sum(sizes) == 3 * 50 * 100
 
@@ -282,7 +300,10 @@ def test_group_takes_rows_of_any_shape() -> None:
         ({"start": torch.tensor([0, 1, 2])}, r"integers of shape \(2,\), got \[0, 1, 2\]"),
         ({"start": 0.5}, r"start must be an integer, .*, got \[0.5\]"),
         ({"start": True}, r"start must be an integer"),
-        ({"backend": "cuda"}, "backend must be auto, reference, torch, pytorch3d, got 'cuda'"),
+        (
+            {"backend": "cuda"},
+            "backend must be auto, reference, torch, numpy, buckets, triton, pytorch3d, got 'cuda'",
+        ),
     ],
 )
 def test_bad_arguments_of_sampling(arguments: dict[str, object], message: str) -> None:
