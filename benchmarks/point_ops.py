@@ -1,7 +1,7 @@
 """Farthest point sampling and neighbours beside PyTorch3D and the usual loop: python benchmarks/point_ops.py
 
-Each size is measured in turn with its peers in one process, and their indices are compared. Then time and memory
-of grouping one growing cloud, 10,000 to a million points, each size in a process of its own: the peak above what
+Each size is measured in turn with its peers in one process, and their indices are compared. Then one growing
+cloud of 10,000 to a million points is grouped, each size in a process of its own (Linux): the peak above what
 the process held before, and the exponent of time over points. Writes benchmarks/results/point_ops.json.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 
 import torch
-from common import interleaved_seconds, median_seconds, surroundings, write
+from common import interleaved_seconds, median_seconds, peak_mb, surroundings, write
 from torch import Tensor
 
 from pointvit.ops import available_backends, farthest_point_sample, group, knn
@@ -109,9 +108,7 @@ def tokenized(size: int) -> dict[str, float]:
         knn(group(points, farthest_point_sample(points, GROWING_GROUPS)), points, NEIGHBOURS)
 
     tokens(points[:, :100])  # loads what is loaded once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tokens(points)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    peak = peak_mb(lambda: tokens(points))
     return {"points": size, "seconds": median_seconds(lambda: tokens(points), 5, 0), "peak_mb": peak}
 
 

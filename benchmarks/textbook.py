@@ -1,13 +1,14 @@
-"""Point encoders as most research code has them: the peers that benchmarks/ measures against, and nothing else.
+"""Encoders as most research code has them: the peers that benchmarks/ measures against.
 
 Written plainly from the published equations of Point-BERT and Point-MAE: farthest point sampling as a loop of
-indexing, neighbours by a distance matrix, a mini-PointNet that concatenates, attention as a softmax of a product.
+indexing, neighbours by a distance matrix, a mini-PointNet that concatenates, attention as softmax and product.
 ``load`` takes the weights of the model here, so that both compute the same.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -89,21 +90,49 @@ class PointEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(2 * dim, num_classes)
 
-    def forward(self, points: Tensor) -> Tensor:
+    def tokens(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """``(B, P, 3) -> (B, G, D), (B, G, D)``: tokens and their positions."""
         rows = torch.arange(len(points), device=points.device)
         centers = points[rows[:, None], farthest_point_sample(points, self.groups)]
         index = neighbors(centers, points, self.size)
         groups = points[rows[:, None, None], index] - centers[:, :, None]
-        x = torch.cat([self.cls_token.expand(len(points), -1, -1), self.embed(groups)], dim=1)
-        pos = torch.cat([self.cls_pos.expand(len(points), -1, -1), self.pos_embed(centers)], dim=1)
-        x = x + pos
+        return self.embed(groups), self.pos_embed(centers)
+
+    def forward(self, points: Tensor) -> Tensor:
+        tokens, pos = self.tokens(points)
+        x = torch.cat([self.cls_token.expand(len(points), -1, -1), tokens], dim=1)
+        x = x + torch.cat([self.cls_pos.expand(len(points), -1, -1), pos], dim=1)
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
         return self.head(torch.cat([x[:, 0], x[:, 1:].max(dim=1)[0]], dim=-1))
 
 
-def load(theirs: PointEncoder, ours: pointvit.ViT) -> PointEncoder:
+class ImageEncoder(nn.Module):
+    """``(B, 3, 224, 224) -> (B, K)``: what ``vit_*_patch16_224`` computes."""
+
+    def __init__(self, dim: int, heads: int, depth: int = 12, num_classes: int = 1000) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, dim, kernel_size=16, stride=16)
+        self.cls_token, self.cls_pos = (nn.Parameter(torch.zeros(1, 1, dim)) for _ in range(2))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 14 * 14, dim))
+        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.proj(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(images), -1, -1), x], dim=1)
+        x = x + torch.cat([self.cls_pos, self.pos_embed], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+Encoder = TypeVar("Encoder", PointEncoder, ImageEncoder)
+
+
+def load(theirs: Encoder, ours: pointvit.ViT) -> Encoder:
     """Gives the plain model the weights of ours."""
 
     def name(ours: str) -> str:

@@ -1,6 +1,7 @@
 """The commands beside training, run as a user runs them."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import pointvit
 from pointvit.cli import COMMANDS, main
@@ -176,3 +179,73 @@ def test_a_reader_that_stops_early_is_no_error(saved, files):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def image(tmp_path: Path, randomise) -> Path:
+    model = pointvit.create_model("vit_tiny_patch16_224", depth=2, img_size=64, num_classes=5)
+    return pointvit.save_checkpoint(randomise(model), tmp_path / "[b]image.safetensors")
+
+
+def test_convert_says_what_it_did_and_both_files_are_one_model(image, tmp_path, capsys):
+    out = tmp_path / "vit.npz"
+    assert main(["convert", str(image), str(out), "--to", "google"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{image} (timm)" in shown
+    assert f"{out} (google)" in shown
+    ours, theirs = (pointvit.create_model("auto", pretrained=path).state_dict() for path in (image, out))
+    assert f"{sum(tensor.numel() for tensor in ours.values()):,} numbers" in shown
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+
+
+def test_convert_names_what_is_set_aside_and_takes_what_is_left_open(image, tmp_path, capsys):
+    bare = tmp_path / "bare.safetensors"
+    save_file({**load_file(image), "mask_token": torch.ones(1, 192)}, bare)
+    options = ["--to", "huggingface", "--from", "timm", "--activation", "quick_gelu", "--norm-eps", "1e-3"]
+    assert main(["convert", str(bare), str(tmp_path / "hf"), *options, "--num-heads", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "mask_token, 192 numbers: used in pre-training only" in shown
+    trunk = pointvit.create_model("auto", pretrained=tmp_path / "hf").config.trunk
+    assert (trunk.activation, trunk.norm_eps, trunk.num_heads) == ("quick_gelu", 1e-3, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nowhere.npz", "out.npz", "--to", "google"], "nowhere.npz: no such file or folder"),
+        (["{image}", "{image}", "--to", "timm"], "would replace the file it is made from"),
+        (["{image}", "out.pth", "--to", "timm"], "a timm checkpoint is written as .safetensors"),
+        (["{image}", "out.safetensors", "--to", "timm", "--num-heads", "5"], "multiple of num_heads"),
+        (["{image}", "out.safetensors", "--to", "timm", "--from", "google"], "expected a google checkpoint"),
+    ],
+)
+def test_convert_refuses_in_one_line(image, tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", *(option.format(image=image) for option in options)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [image.name]
+
+
+def test_inspect_as_table_and_as_json(image, capsys):
+    assert main(["inspect", str(image), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["source"], found["architecture"]["width"], found["architecture"]["depth"]) == (
+        "timm",
+        192,
+        2,
+    )
+    assert found["sha256"] == hashlib.sha256(image.read_bytes()).hexdigest()
+    assert found["positions"]["word"] == "like random"
+    assert main(["inspect", str(image)]) == 0
+    shown = capsys.readouterr().out
+    for fact in (str(image), found["sha256"], f"{found['numbers']:,} numbers", "like random (structure"):
+        assert fact in shown
+
+
+def test_inspect_refuses_in_one_line(files, capsys):
+    assert main(["inspect", files[0]]) == 2
+    err = capsys.readouterr().err
+    assert "expected a file ending in .safetensors" in err
+    assert len(err.splitlines()) == 1

@@ -45,7 +45,7 @@ def test_no_class_token_to_pool() -> None:
     for kind in ("cls", "cls+max"):
         with pytest.raises(ValueError, match="needs a class token, and this model has none"):
             Pool(kind, TRUNK, num_prefix=0, has_cls=False)
-    with pytest.raises(ValueError, match="global_pool='cls.dist' needs a distillation token"):
+    with pytest.raises(ValueError, match=r"global_pool='cls.dist' needs a distillation token"):
         Pool("cls+dist", TRUNK, num_prefix=1, has_cls=True)
 
 

@@ -9,6 +9,7 @@ import pathlib
 import pickletools
 import re
 import types
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ _ARRAY = np.zeros(1).__reduce__()[0]
 HARMLESS: list[Any] = [
     argparse.Namespace,
     types.SimpleNamespace,
-    collections.defaultdict,
+    (lambda *_: {}, "collections.defaultdict"),  # PyTorch fills plain dictionaries only
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"},
@@ -134,7 +135,8 @@ def read_torch(path: Path, mapped: bool = False) -> Any:
         )
     mapped = _check_zip(path) and mapped
     try:
-        with torch.serialization.safe_globals(HARMLESS):
+        with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on kinds of tensors that are refused once they are there
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged pickle raises whatever its bytes happen to spell
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -168,7 +170,7 @@ def refuse_absurd(path: Path, sizes: Iterable[int]) -> None:
 
 
 def _is_left(name: str, shape: Sequence[int]) -> bool:
-    """Whether a tensor's numbers are left in the file where headers are enough: not positions, nothing small."""
+    """Whether a tensor's numbers stay in the file where headers are enough: not positions, nothing small."""
     return "pos" not in name.lower() and math.prod(shape) > SMALL
 
 

@@ -177,8 +177,8 @@ class Checkpoint:
                 theirs, asked = getattr(front_end, name), getattr(tokenizer, name)
                 if theirs != asked:
                     raise CheckpointError(
-                        f"{self.path}: its patch projection has {name}={theirs}, the model asked for {asked}; "
-                        "choose the model with those patches, or 'auto'"
+                        f"{self.path}: its patch projection has {name}={theirs}, the model asked for "
+                        f"{asked}; choose the model with those patches, or 'auto'"
                     )
             front_end = replace(
                 front_end,

@@ -50,14 +50,13 @@ def kind_of(path: Path) -> str | None:
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(9)
-    if head.startswith(ZIP):
-        return _kind_of_zip(path)
-    if head.startswith(PICKLES):
-        return PYTORCH  # as torch.save wrote before it made zip archives
     length = int.from_bytes(head[:8], "little")
     if head[8:] == b"{" and length <= min(MAX_HEADER, size - 8):
-        return SAFETENSORS
-    return None
+        return SAFETENSORS  # asked first, as the length may begin as a pickle does
+    if head.startswith(ZIP):
+        return _kind_of_zip(path)
+    # A pickle is what torch.save wrote before it made zip archives.
+    return PYTORCH if head.startswith(PICKLES) else None
 
 
 def what_it_is(path: Path, expected: str) -> str:

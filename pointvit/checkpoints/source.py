@@ -112,13 +112,6 @@ def invert(table: dict[str, str]) -> dict[str, str]:
     return {new: old for old, new in table.items()}
 
 
-def refuse_leftovers(encoded: Tensors, ours: Tensors, source: str) -> None:
-    """Raises ValueError if a name of ours was not renamed: the layout has no place for it."""
-    for name in encoded:
-        if name in ours:
-            raise ValueError(f"the {source} layout has no place for {name}; use pointvit.save")
-
-
 def refuse_unplaced(tensors: Tensors, top: Collection[str], in_block: Collection[str], source: str) -> None:
     """Raises ValueError for a name of ours with no beginning in ``top`` or, inside a block, ``in_block``."""
     for name in tensors:

@@ -21,10 +21,10 @@ from pointvit.ops.numpy_backend import Array, on_cpu, smallest
 _SIZE = 256
 """Points in a bucket."""
 
-_ONE_BY_ONE = 16
+_ONE_BY_ONE = 8
 """First samples, each of which changes nearly every bucket: no box is looked at."""
 
-_CANDIDATES = 1000
+_CANDIDATES = 600
 """Candidates aimed at in a round of sampling."""
 
 _TOGETHER = 1 << 13
@@ -214,22 +214,23 @@ def _apply(buckets: Buckets, positions: Tensor, nearest: Tensor, farthest: Tenso
     counts = counts[order]
     which = np.nonzero(near[order])[1]
     starts = np.cumsum(counts) - counts
+    layers = np.arange(counts[0])
+    widths = np.searchsorted(-counts, -layers, side="left").tolist()  # buckets with more positions than that
     rows = torch.from_numpy(order)
-    planes, lowered = buckets.planes.index_select(1, rows), nearest.index_select(0, rows)
+    planes, lowered = buckets.planes.index_select(1, rows)[:, None], nearest.index_select(0, rows)
     layer = 0
-    while layer < counts[0]:
-        width = int(np.searchsorted(-counts, -layer, side="left"))  # buckets with more positions than that
-        depth = min(max(1, _TOGETHER // (width * _SIZE)), int(counts[0]) - layer)
-        # Buckets with fewer positions than the others are given their last one again, which changes nothing.
-        of_bucket = starts[:width] + np.minimum(layer + np.arange(depth)[:, None], counts[:width] - 1)
-        position = positions[:, torch.from_numpy(which[of_bucket]), None]
-        difference = _cut_off(scratch, (3, depth, width, _SIZE))
-        x, y, z = torch.sub(planes[:, None, :width], position, out=difference).square_().unbind()
+    while layer < len(layers):
+        width = widths[layer]
+        several = layers[layer : layer + max(1, _TOGETHER // (width * _SIZE)), None]
+        # Buckets with fewer positions than others are given their last one again, which changes nothing.
+        of_bucket = which[starts[:width] + np.minimum(several, counts[:width] - 1)]
+        some = positions[:, torch.from_numpy(of_bucket), None]
+        difference = _cut_off(scratch, (3, len(several), width, _SIZE))
+        x, y, z = torch.sub(planes[:, :, :width], some, out=difference).square_().unbind()
         distance = x.add_(y).add_(z)
-        torch.minimum(
-            lowered[:width], distance.amin(dim=0) if depth > 1 else distance[0], out=lowered[:width]
-        )
-        layer += depth
+        closest = distance.amin(dim=0) if len(several) > 1 else distance[0]
+        torch.minimum(lowered[:width], closest, out=lowered[:width])
+        layer += len(several)
     nearest.index_copy_(0, rows, lowered)
     farthest.index_copy_(0, rows, lowered.amax(dim=1))
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 24
-"""Distances held at a time by the neighbour searches (64 MB in float32)."""
+_CHUNK = 1 << 22
+"""Distances held at a time by the neighbour searches (16 MB in float32)."""
 
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:

@@ -128,8 +128,8 @@ class PointClassifier(pl.LightningModule):
         groups = parameter_groups(
             self.model, options["lr"], options["weight_decay"], options["trunk_lr_scale"]
         )
-        # One kernel for all parameters; where losses are scaled, Lightning cannot clip gradients with it.
-        optimizer = torch.optim.AdamW(groups, fused=self.trainer.precision != "16-mixed")
+        # One kernel for all parameters; Lightning's mixed precision does not clip gradients beside it.
+        optimizer = torch.optim.AdamW(groups, fused="mixed" not in str(self.trainer.precision))
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(options["warmup_epochs"] * total / max(1, self.trainer.max_epochs or 1))
         scheduler = warmup_cosine(optimizer, warmup, total)
@@ -158,7 +158,7 @@ class PointClassifier(pl.LightningModule):
         """
         self._losses.append((self.global_step, batch_idx, loss))
         last = self.trainer.is_last_batch
-        if loss.is_cuda and not last and len(self._losses) < _LOSSES_AT_A_TIME:
+        if _reading_waits(loss) and not last and len(self._losses) < _LOSSES_AT_A_TIME:
             return
         values = torch.stack([value for _, _, value in self._losses]).tolist()
         for (step, batch, _), value in zip(self._losses, values, strict=True):
@@ -211,6 +211,10 @@ class PointClassifier(pl.LightningModule):
                 "PointClassifier takes its classes from a PointCloudDataModule: trainer.fit(module, data)"
             )
         return data
+
+
+def _reading_waits(loss: Tensor) -> bool:
+    return loss.device.type != "cpu"
 
 
 def _check_fit(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from parity.big_vision_rows import (
     NO_CLASS_TOKEN,
     beside_text,
@@ -15,7 +16,6 @@ from parity.big_vision_rows import (
     without_positions,
 )
 from parity.google_rows import Arrays, google_arrays, small_timm, write_npz
-
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES
 from pointvit.checkpoints.source import Tensors

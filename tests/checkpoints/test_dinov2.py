@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from parity.dinov2_rows import Dinov2, chunked, training
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from parity.dinov2_rows import Dinov2, chunked, training
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint, dinov2
 from pointvit.config import IMAGENET, ViTConfig

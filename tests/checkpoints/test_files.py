@@ -1,13 +1,16 @@
 """Weight files that are damaged, are something else, or would run code: refused in one sentence."""
 
 import argparse
+import collections
 import hashlib
+import json
 import os
 import pickle
 import random
+import types
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pointvit import CheckpointError, ViT, load_checkpoint
-from pointvit.checkpoints.files import open_weights
+from pointvit.checkpoints import archives
+from pointvit.checkpoints.files import open_weights, read_torch
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig
@@ -50,6 +54,49 @@ def test_every_ending_is_read(suffix: str, tmp_path: Path) -> None:
     for name, tensor in TENSORS.items():
         assert torch.equal(read.tensors[name], tensor)
     assert read.config is None
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".legacy.pth"])
+def test_headers_alone(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and types of all tensors, and the numbers of positions and small tensors."""
+    monkeypatch.setattr(archives, "SMALL", 8)
+    options = {"_use_new_zipfile_serialization": False} if suffix == ".legacy.pth" else {}
+    tensors = {**TENSORS, "c": torch.ones(3, 4, dtype=torch.float16), "posembed/x": torch.rand(3, 4)}
+    path = write(tmp_path / f"weights{suffix}", tensors, **options)
+    whole, headers = open_weights(path), open_weights(path, headers_only=True)
+    assert (headers.sha256, headers.size) == (whole.sha256, path.stat().st_size)
+    assert [name for name, tensor in headers.tensors.items() if tensor.is_meta] == ["a.weight", "c"]
+    for name, tensor in tensors.items():
+        read = headers.tensors[name]
+        assert (read.shape, read.dtype) == (tensor.shape, tensor.dtype)
+        assert read.is_meta or torch.equal(read, tensor)
+
+
+def test_headers_of_a_compressed_file(tmp_path: Path) -> None:
+    """Its parts cannot be mapped, since they do not lie in it as they are."""
+    path, tensors = tmp_path / "weights.pth", {"pos_embed": torch.arange(99.0), "a": torch.ones(99, 99)}
+    torch.save(tensors, path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    for headers_only in (False, True):
+        read = open_weights(path, headers_only).tensors
+        assert torch.equal(read["pos_embed"], tensors["pos_embed"])
+        assert read["a"].is_meta == headers_only
+
+
+def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path: Path) -> None:
+    """As 0x480 bytes do, in little-endian order."""
+    path = tmp_path / "weights.safetensors"
+    for version in (2, 3, 4, 5):
+        wanted = version * 256 + 0x80
+        save_file({"a": torch.ones(2)}, path, metadata={"x": ""})
+        padding = wanted - int.from_bytes(path.read_bytes()[:8], "little")
+        save_file({"a": torch.ones(2)}, path, metadata={"x": "x" * padding})
+        assert path.read_bytes()[:2] == bytes((0x80, version))
+        assert open_weights(path).tensors["a"].sum() == 2
 
 
 def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:
@@ -154,14 +201,32 @@ def test_a_whole_pickled_module_is_refused(tmp_path: Path, model: ViT, refused: 
         load_checkpoint(model, path)
 
 
-def test_options_and_numpy_scalars_are_harmless(tmp_path: Path) -> None:
+@pytest.mark.parametrize("legacy", [False, True])
+def test_what_training_scripts_put_beside_weights_is_harmless(legacy: bool, tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
+    optimiser = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
+    optimiser.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimiser.step()
+    history = collections.defaultdict(list)
+    history["loss"].append(0.5)
     extras = {
+        "optimizer": optimiser.state_dict(),
+        "history": history,
+        "nested": collections.defaultdict(dict, a={"b": collections.OrderedDict(c=1)}),
+        "best": collections.Counter(a=2),
+        "output": Path("runs") / "a",
+        "shape": torch.Size([2, 3]),
+        "options": types.SimpleNamespace(lr=1e-3),
+        "array": np.arange(6.0).reshape(2, 3),
         "args": argparse.Namespace(lr=1e-3, name="run"),
         "scores": [np.float64(1.5), np.float32(2.5), np.int64(3), np.bool_(True)],
     }
-    torch.save({"model": TENSORS, **extras}, path)
+    torch.save({"model": TENSORS, **extras}, path, _use_new_zipfile_serialization=not legacy)
     assert open_weights(path).tensors.keys() == TENSORS.keys()
+    read = read_torch(path)
+    assert read["history"] == history
+    assert read["output"] == PurePosixPath("runs/a")
+    assert (read["array"] == extras["array"]).all()
 
 
 def test_numpy_scalars_of_older_numpy(tmp_path: Path) -> None:
@@ -231,6 +296,47 @@ def test_a_folder_may_hold_a_pickle(tmp_path: Path) -> None:
     read = open_weights(tmp_path)
     assert read.config == {"layer_norm_eps": 1e-5}
     assert read.tensors.keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+def test_openclip_folders(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, TENSORS)
+    (tmp_path / "open_clip_config.json").write_text('{"model_cfg": {}}')
+    (tmp_path / "config.json").write_text('{"of": "another"}')
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5]}')
+    expected = {"model_cfg": {}, "preprocessor": {"image_mean": [0.5]}}
+    assert open_weights(tmp_path).config == open_weights(tmp_path / name).config == expected
+    write(tmp_path / "model.safetensors", TENSORS)
+    assert open_weights(tmp_path).config == {"of": "another", "preprocessor": {"image_mean": [0.5]}}
+
+
+def test_a_preprocessor_alone(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", TENSORS)
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    assert open_weights(tmp_path).config == {"preprocessor": {}}
+
+
+@pytest.mark.parametrize(("stem", "suffix"), [("model", ".safetensors"), ("pytorch_model", ".bin")])
+def test_shards(stem: str, suffix: str, tmp_path: Path) -> None:
+    shards = [f"{stem}-0000{n}-of-00002{suffix}" for n in (1, 2)]
+    parts = [{name: TENSORS[name]} for name in TENSORS]
+    for shard, part in zip(shards, parts, strict=True):
+        write(tmp_path / shard, part)
+    index = tmp_path / f"{stem}{suffix}.index.json"
+    index.write_text(json.dumps({"weight_map": dict(zip(TENSORS, shards, strict=True))}))
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    content = b"".join((tmp_path / shard).read_bytes() for shard in shards)
+    for path in (tmp_path, index, tmp_path / shards[1]):
+        read = open_weights(path)
+        assert (read.path, read.config, read.size) == (index, {"a": 1}, len(content))
+        assert read.sha256 == hashlib.sha256(content).hexdigest()
+        assert read.tensors.keys() == TENSORS.keys()
+        assert all(torch.equal(read.tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+def test_a_shard_that_is_all_there_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "model-00001-of-00001.safetensors", TENSORS)
+    assert open_weights(path).tensors.keys() == TENSORS.keys()
 
 
 def test_a_config_that_lies_beside_a_file_of_another_name_is_not_its_own(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import timm
 import torch
-from parity.google_rows import Arrays, google_arrays, write_npz
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from parity.google_rows import Arrays, google_arrays, write_npz
 from pointvit import create_model, load_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.checkpoints.source import Tensors

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import timm
 import torch
-from hub_server import TOKEN, Hub, Repository, serving
 from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import close_session
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 import pointvit
+from hub_server import TOKEN, Hub, Repository, serving
 from pointvit import Pair, ViT, create_model, create_pair
 from pointvit.checkpoints import CheckpointError, card, hub, hub_client
 from pointvit.config import ViTConfig
@@ -151,7 +151,9 @@ def test_what_is_cached_is_not_fetched_again_and_needs_no_network(
     assert same(create_model("auto", pretrained=NAME), first)
 
 
-def test_a_new_commit_is_fetched(server: Hub, theirs: torch.nn.Module, timm_files: dict[str, bytes]) -> None:
+def test_what_a_revision_is_now_counts_and_not_what_is_cached(
+    server: Hub, theirs: torch.nn.Module, timm_files: dict[str, bytes], refused: Callable
+) -> None:
     server.repositories[NAME] = Repository(timm_files, tags={"v1": dict(timm_files)})
     create_model("auto", pretrained=NAME)
     with torch.no_grad():
@@ -159,6 +161,9 @@ def test_a_new_commit_is_fetched(server: Hub, theirs: torch.nn.Module, timm_file
     timm_files["model.safetensors"] = save(theirs.state_dict())
     new, old = (create_model("auto", pretrained=name) for name in (NAME, f"{NAME}@v1"))
     assert torch.equal(new.trunk.norm.bias, old.trunk.norm.bias + 1)
+    server.repositories[NAME].tags.clear()
+    with refused(None, f"{NAME} has no revision 'v1'"):
+        create_model("auto", pretrained=f"{NAME}@v1")
 
 
 def test_shards_with_their_settings(server: Hub, randomise: Callable, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from parity.huggingface_rows import ROWS as PARITY
-from parity.huggingface_rows import SMALL, folder, in_memory
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import (
@@ -23,6 +21,8 @@ from transformers import (
     ViTModel,
 )
 
+from parity.huggingface_rows import ROWS as PARITY
+from parity.huggingface_rows import SMALL, folder, in_memory
 from pointvit import create_model, load_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.config import IMAGENET, UNIT

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from parity.huggingface_clip_rows import as_before_5, folder, vision, whole
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from parity.huggingface_clip_rows import as_before_5, folder, vision, whole
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.checkpoints.huggingface_clip import SOURCE

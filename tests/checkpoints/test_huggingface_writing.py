@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from parity.huggingface_rows import ROWS as PARITY
-from parity.huggingface_rows import folder
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -17,6 +15,8 @@ from transformers import (
     DeiTForImageClassificationWithTeacher,
 )
 
+from parity.huggingface_rows import ROWS as PARITY
+from parity.huggingface_rows import folder
 from pointvit import ViT, create_model, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.checkpoints.source import Tensors

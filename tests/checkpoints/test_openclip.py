@@ -10,10 +10,10 @@ import pytest
 import torch
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
-from parity.openclip_rows import CLIPA, COLOURS, EMBED, OWN, WIDTH, build, config, folder, openai, prefixed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from parity.openclip_rows import CLIPA, COLOURS, EMBED, OWN, WIDTH, build, config, folder, openai, prefixed
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.checkpoints.openclip import SOURCE

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from parity.torchvision_rows import SMALL, older
 from safetensors.torch import load_file
 from torch import Tensor
 from torchvision.models.vision_transformer import ConvStemConfig, VisionTransformer
 
+from parity.torchvision_rows import SMALL, older
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
 from pointvit.checkpoints.torchvision import SOURCE

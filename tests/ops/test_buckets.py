@@ -13,10 +13,10 @@ from pointvit.ops import buckets, farthest_point_sample, group, knn
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "_SIZE": 4,
-        "_ONE_BY_ONE": 2,
         "_CANDIDATES": 6,
         "_CACHED": 64,
         "_TOGETHER": 40,
+        "_ONE_BY_ONE": 2,
     }.items():
         monkeypatch.setattr(buckets, name, value)
 

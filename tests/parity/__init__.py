@@ -1,7 +1,7 @@
-"""One row for each kind of public checkpoint: the implementation it belongs to, as its users have it on disk.
+"""One row for each kind of public checkpoint: the implementation it belongs to, and its file.
 
-Each module beside this one has a list ``ROWS``; ``checkpoints/test_parity.py`` runs them all: parity at the native
-and at another resolution, and mutations of the file that must not go unnoticed.
+Each module beside this one has a list ``ROWS``; ``checkpoints/test_parity.py`` runs them all: parity at the
+native and at another resolution, and mutations of the file that must not go unnoticed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Row:
     query_key: tuple[str, ...] = ()
     """Names in the file of a query and a key weight, or of one tensor that holds query, key and value."""
     kernel: str = ""
-    """Name in the file of a weight that is as high as wide, so that transposing it goes unnoticed by shapes."""
+    """Name in the file of a weight as high as wide, so that shapes do not betray that it is transposed."""
     dropped: str = ""
     """Name in the file of a tensor that is needed."""
     tolerance: float = 1e-5

@@ -8,6 +8,7 @@ from torch import Tensor
 import pointvit
 from pointvit.data.module import PointCloudDataModule
 from pointvit.data.transforms import Compose
+from pointvit.training import classifier
 from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.cli import quiet
@@ -153,6 +154,50 @@ def test_loss_that_is_not_finite_names_the_batch(data, tmp_path, monkeypatch):
     monkeypatch.setattr(PointClassifier, "forward", poisoned)
     with pytest.raises(FloatingPointError, match=re.escape("became nan at epoch 1, batch 2 (step 6)")):
         trainer(tmp_path, log_every_n_steps=1000).fit(PointClassifier(settings=SETTINGS), data)
+
+
+def test_losses_that_are_looked_at_together_name_the_first_bad_batch(data, tmp_path, monkeypatch):
+    """As on a GPU, where every look would wait for the device."""
+    monkeypatch.setattr(classifier, "_reading_waits", lambda loss: True)
+    forward, steps = PointClassifier.forward, []
+
+    def poisoned(self: PointClassifier, points: Tensor) -> Tensor:
+        steps.append(self.trainer.fit_loop.total_batch_idx)
+        return forward(self, points) * (float("inf") if steps[-1] in (5, 6) else 1.0)
+
+    monkeypatch.setattr(PointClassifier, "forward", poisoned)
+    with pytest.raises(FloatingPointError, match=re.escape("at epoch 1, batch 1 (step 5)")):
+        trainer(tmp_path).fit(PointClassifier(settings=SETTINGS), data)
+    assert steps[-1] == 7, "looked at when the epoch ended"
+    steps.clear()
+    monkeypatch.setattr(classifier, "_LOSSES_AT_A_TIME", 2)
+    with pytest.raises(FloatingPointError, match=re.escape("at epoch 1, batch 1 (step 5)")):
+        trainer(tmp_path).fit(PointClassifier(settings=SETTINGS), data)
+    assert steps[-1] == 5
+
+
+def test_blocks_computed_again_learn_the_same(data, tmp_path):
+    weights = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        module = PointClassifier(settings={**SETTINGS, "drop_path_rate": 0.3}, grad_checkpointing=again)
+        trainer(tmp_path).fit(module, data)
+        assert module.model.trunk.grad_checkpointing == again
+        weights.append(module.model.state_dict())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_a_compiled_model_learns_and_is_saved_as_any_other(data, tmp_path):
+    module = PointClassifier(settings={**SETTINGS, "drop_rate": 0.0}, compile=True)
+    fit = trainer(tmp_path, max_epochs=2)
+    fit.fit(module, data)
+    plain = PointClassifier(settings={**SETTINGS, "drop_rate": 0.0})
+    plain.build(data, "fit")
+    assert module.model.state_dict().keys() == plain.model.state_dict().keys()
+    assert fit.callback_metrics["train/loss"].isfinite()
 
 
 def test_python_use_saves_and_scores_the_best_checkpoint(data, tmp_path):
