@@ -21,7 +21,7 @@ def farthest_point_sample(points: Tensor, num_samples: int) -> Tensor:
     batch, size, _ = points.shape
     rows = torch.arange(batch, device=points.device)
     chosen = torch.zeros(batch, num_samples, dtype=torch.long, device=points.device)
-    distance = torch.full((batch, size), 1e10, device=points.device)
+    distance = torch.full((batch, size), 1e10, device=points.device, dtype=points.dtype)
     farthest = torch.zeros(batch, dtype=torch.long, device=points.device)
     for i in range(num_samples):
         chosen[:, i] = farthest

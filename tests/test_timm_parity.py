@@ -12,8 +12,8 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 import pointvit
-from pointvit.checkpoints import native
-from pointvit.checkpoints import timm as timm_names
+from pointvit.checkpoints.sources import native
+from pointvit.checkpoints.sources import timm as timm_names
 
 Randomise = Callable[..., nn.Module]
 SMALL: dict[str, Any] = {"depth": 2, "num_classes": 10}

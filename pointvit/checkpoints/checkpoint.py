@@ -11,11 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pointvit.checkpoints import native
 from pointvit.checkpoints.architecture import FC1, NEEDED, POINTS, QKV, encoder_of, trunk_of
 from pointvit.checkpoints.files import CheckpointError, WeightFile, open_weights
-from pointvit.checkpoints.source import Facts, Source
-from pointvit.checkpoints.sources import SOURCES
+from pointvit.checkpoints.sources import SOURCES, native
+from pointvit.checkpoints.sources.source import Facts, Source
 from pointvit.config import ViTConfig, near
 from pointvit.model import Metadata
 from pointvit.positions import square_grid
@@ -29,7 +28,7 @@ _META = {f.name for f in fields(Metadata)}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors of a file under the names of :mod:`pointvit.checkpoints.source`, and what else it says."""
+    """Tensors of a file under our names (see :mod:`~.sources.source`), and what else it says."""
 
     path: Path
     source: Source

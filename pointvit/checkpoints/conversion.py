@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints import native
 from pointvit.checkpoints.checkpoint import Checkpoint
 from pointvit.checkpoints.files import CheckpointError
 from pointvit.checkpoints.layouts import check_form, writable, write_checkpoint
 from pointvit.checkpoints.loading import shorten
 from pointvit.checkpoints.resampling import front_end
 from pointvit.checkpoints.shapes import ShapesAlone
-from pointvit.checkpoints.source import Tensors
+from pointvit.checkpoints.sources import native
+from pointvit.checkpoints.sources.source import Tensors
 from pointvit.config import ViTConfig
 from pointvit.model import ViT
 from pointvit.tokenizers import ImageTokenizerConfig

@@ -6,10 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from pointvit.checkpoints import native
 from pointvit.checkpoints.saving import CONFIG, WEIGHTS, describe, described, is_saved
-from pointvit.checkpoints.source import Source, Tensors
-from pointvit.checkpoints.sources import SOURCES
+from pointvit.checkpoints.sources import SOURCES, native
+from pointvit.checkpoints.sources.source import Source, Tensors
 from pointvit.checkpoints.writing import new_file, new_folder, write_npz, write_safetensors, write_torch
 from pointvit.config import near
 from pointvit.model import Pair, ViT

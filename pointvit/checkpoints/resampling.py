@@ -8,7 +8,7 @@ from einops import rearrange
 from torch import Tensor
 
 from pointvit.checkpoints.checkpoint import Checkpoint
-from pointvit.checkpoints.source import width_of
+from pointvit.checkpoints.sources.source import width_of
 from pointvit.positions import resample_grid, sincos_2d
 from pointvit.tokenizers import ImageTokenizerConfig
 

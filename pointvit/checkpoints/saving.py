@@ -11,8 +11,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pointvit.checkpoints import hub, native
+from pointvit.checkpoints import hub
 from pointvit.checkpoints.files import CheckpointError, open_weights, read_torch
+from pointvit.checkpoints.sources import native
 from pointvit.checkpoints.writing import new_folder, write_safetensors
 from pointvit.config import ViTConfig
 from pointvit.model import Metadata, Pair, ViT

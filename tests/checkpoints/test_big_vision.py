@@ -18,7 +18,7 @@ from parity.big_vision_rows import (
 from parity.google_rows import Arrays, google_arrays, small_timm, write_npz
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES
-from pointvit.checkpoints.source import Tensors
+from pointvit.checkpoints.sources.source import Tensors
 from pointvit.config import UNIT, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
-from pointvit.checkpoints import SOURCES, Checkpoint, deit
+from pointvit.checkpoints import SOURCES, Checkpoint
+from pointvit.checkpoints.sources import deit
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

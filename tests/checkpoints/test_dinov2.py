@@ -12,7 +12,8 @@ from torch import Tensor
 
 from parity.dinov2_rows import Dinov2, chunked, training
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
-from pointvit.checkpoints import SOURCES, Checkpoint, dinov2
+from pointvit.checkpoints import SOURCES, Checkpoint
+from pointvit.checkpoints.sources import dinov2
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
-from pointvit.checkpoints import SOURCES, Checkpoint, eva
-from pointvit.checkpoints.source import Facts
+from pointvit.checkpoints import SOURCES, Checkpoint
+from pointvit.checkpoints.sources import eva
+from pointvit.checkpoints.sources.source import Facts
 from pointvit.config import CLIP, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

@@ -13,7 +13,7 @@ from torch import Tensor
 from parity.google_rows import Arrays, google_arrays, write_npz
 from pointvit import create_model, load_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
-from pointvit.checkpoints.source import Tensors
+from pointvit.checkpoints.sources.source import Tensors
 from pointvit.config import UNIT, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from parity.huggingface_clip_rows import as_before_5, folder, vision, whole
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
-from pointvit.checkpoints.huggingface_clip import SOURCE
-from pointvit.checkpoints.source import Facts
+from pointvit.checkpoints.sources.huggingface_clip import SOURCE
+from pointvit.checkpoints.sources.source import Facts
 from pointvit.config import CLIP, UNIT
 
 OURS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2, "mlp_ratio": 2.0, "num_classes": 0}

@@ -19,7 +19,7 @@ from parity.huggingface_rows import ROWS as PARITY
 from parity.huggingface_rows import folder
 from pointvit import ViT, create_model, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
-from pointvit.checkpoints.source import Tensors
+from pointvit.checkpoints.sources.source import Tensors
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig

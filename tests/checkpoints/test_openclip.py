@@ -16,8 +16,8 @@ from torch import nn
 from parity.openclip_rows import CLIPA, COLOURS, EMBED, OWN, WIDTH, build, config, folder, openai, prefixed
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
-from pointvit.checkpoints.openclip import SOURCE
-from pointvit.checkpoints.source import Facts
+from pointvit.checkpoints.sources.openclip import SOURCE
+from pointvit.checkpoints.sources.source import Facts
 from pointvit.config import CLIP, IMAGENET, UNIT
 
 OURS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2, "mlp_ratio": 2.0, "norm_eps": 1e-5,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pointvit import ViT, create_model, load_checkpoint
 from pointvit.checkpoints import Checkpoint
-from pointvit.checkpoints import timm as names
+from pointvit.checkpoints.sources import timm as names
 
 SMALL = {"img_size": 48, "patch_size": 16, "embed_dim": 192, "num_heads": 3, "depth": 2, "num_classes": 7}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from timm.models import save_for_hf
 from torch import nn
 
 from pointvit import create_model
-from pointvit.checkpoints import timm as source
-from pointvit.checkpoints.source import Facts
-from pointvit.checkpoints.timm_config import activation_of, described
+from pointvit.checkpoints.sources import timm as source
+from pointvit.checkpoints.sources.source import Facts
+from pointvit.checkpoints.sources.timm_config import activation_of, described
 from pointvit.config import CLIP, IMAGENET, UNIT
 
 SMALL: dict[str, Any] = {"embed_dim": 192, "num_heads": 3, "depth": 2, "num_classes": 7}

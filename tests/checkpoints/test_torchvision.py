@@ -13,7 +13,7 @@ from torchvision.models.vision_transformer import ConvStemConfig, VisionTransfor
 from parity.torchvision_rows import SMALL, older
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import SOURCES, Checkpoint
-from pointvit.checkpoints.torchvision import SOURCE
+from pointvit.checkpoints.sources.torchvision import SOURCE
 from pointvit.config import IMAGENET
 
 OURS: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 10, "mlp_ratio": 2.0}

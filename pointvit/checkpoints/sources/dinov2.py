@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from pointvit.checkpoints import point_bert
-from pointvit.checkpoints.source import Facts, Source, Tensors, known_heads, rename_prefixes
+from pointvit.checkpoints.sources import point_bert
+from pointvit.checkpoints.sources.source import Facts, Source, Tensors, known_heads, rename_prefixes
 from pointvit.config import ViTConfig
 
 NAME = "point_mae"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pointvit.checkpoints import flax
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import flax
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

@@ -1,10 +1,10 @@
 """big_vision's ``.npz`` names: its ViTs, and the image tower of its pairs (LiT, SigLIP, PaliGemma).
 
-They are the paper's (:mod:`~pointvit.checkpoints.google`) but for the numbers inside a block, the position
-table at the top, blocks that may be stacked on a leading axis, and the head of attention pooling. A class
-token has no position of its own. A file without position table is of a model with ``posemb="sincos2d"``,
-whose fixed positions need not be stored. GELU is approximated by tanh there; timm reads these files with the
-exact one, and so does this library; ``activation="gelu_tanh"`` gives the former.
+They are the paper's (:mod:`~pointvit.checkpoints.sources.google`) but for the numbers inside a block, the
+position table at the top, blocks that may be stacked on a leading axis, and the head of attention pooling. A
+class token has no position of its own. A file without position table is of a model with
+``posemb="sincos2d"``, whose fixed positions need not be stored. GELU is approximated by tanh there; timm
+reads these files with the exact one, and so does this library; ``activation="gelu_tanh"`` gives the former.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pointvit.checkpoints import flax, google
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import flax, google
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import Facts, Source, Tensors
+from pointvit.checkpoints.sources.source import Facts, Source, Tensors
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 

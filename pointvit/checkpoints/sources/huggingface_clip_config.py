@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pointvit.checkpoints import huggingface_config
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import huggingface_config
+from pointvit.checkpoints.sources.source import (
     Facts,
     Tensors,
     invert,

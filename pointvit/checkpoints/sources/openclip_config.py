@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pointvit.checkpoints import openclip_timm
-from pointvit.checkpoints.source import Facts, Tensors, known_heads, refuse_halves, size_of, width_of
+from pointvit.checkpoints.sources import openclip_timm
+from pointvit.checkpoints.sources.source import Facts, Tensors, known_heads, refuse_halves, size_of, width_of
 from pointvit.config import CLIP, IMAGENET
 
 POOLS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointvit.checkpoints import (
+from pointvit.checkpoints.sources import (
     big_vision,
     deit,
     dinov2,
@@ -19,7 +19,7 @@ from pointvit.checkpoints import (
     torchvision,
     uni3d,
 )
-from pointvit.checkpoints.source import Source
+from pointvit.checkpoints.sources.source import Source
 
 SOURCES: dict[str, Source] = {
     module.SOURCE.name: module.SOURCE

@@ -9,7 +9,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from pointvit.checkpoints.source import Tensors
+from pointvit.checkpoints.sources.source import Tensors
 
 QKV = ("query", "key", "value")
 

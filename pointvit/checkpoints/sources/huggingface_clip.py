@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 import torch
 
-from pointvit.checkpoints import huggingface_clip_config
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import huggingface_clip_config
+from pointvit.checkpoints.sources.source import (
     Source,
     Tensors,
     invert,

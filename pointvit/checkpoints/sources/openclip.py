@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pointvit.checkpoints import openclip_config, openclip_timm
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import openclip_config, openclip_timm
+from pointvit.checkpoints.sources.source import (
     Source,
     Tensors,
     invert,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from pointvit.checkpoints import timm
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import timm
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,
@@ -24,7 +24,7 @@ from pointvit.checkpoints.source import (
     rename_blocks,
     unnamed_obstacles,
 )
-from pointvit.checkpoints.timm_config import described
+from pointvit.checkpoints.sources.timm_config import described
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pointvit.checkpoints.source import Facts, Tensors, invert, known_heads, refuse_halves, size_of, width_of
+from pointvit.checkpoints.sources.source import (
+    Facts,
+    Tensors,
+    invert,
+    known_heads,
+    refuse_halves,
+    size_of,
+    width_of,
+)
 from pointvit.config import IMAGENET, UNIT, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,
@@ -24,7 +24,7 @@ from pointvit.checkpoints.source import (
     rename_prefixes,
     width_of,
 )
-from pointvit.checkpoints.timm_config import POOLS, described
+from pointvit.checkpoints.sources.timm_config import POOLS, described
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

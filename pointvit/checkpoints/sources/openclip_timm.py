@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pointvit.checkpoints import eva, timm
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import eva, timm
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

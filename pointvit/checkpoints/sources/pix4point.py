@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints import point_bert
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import point_bert
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,

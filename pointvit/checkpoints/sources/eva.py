@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints import timm
-from pointvit.checkpoints.source import (
+from pointvit.checkpoints.sources import timm
+from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,
@@ -29,7 +29,7 @@ from pointvit.checkpoints.source import (
     rename_prefixes,
     width_of,
 )
-from pointvit.checkpoints.timm_config import described
+from pointvit.checkpoints.sources.timm_config import described
 from pointvit.config import CLIP, UNIT, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
