@@ -8,17 +8,18 @@ in float32 takes another kernel on some processors (pointvit/layers.py). Writes 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import timm
 import torch
 import torch.nn.functional as F
 from common import interleaved_seconds, is_quick, relative_difference, surroundings, write
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import pointvit
-from pointvit.checkpoints import native
-from pointvit.checkpoints import timm as timm_names
 from pointvit.layers import linear
 from pointvit.tokenizers import ImageTokenizer
 from pointvit.training.memory import keep_freed_memory
@@ -31,9 +32,10 @@ Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 def encoders(name: str, settings: dict[str, int], dtype: torch.dtype) -> tuple[pointvit.ViT, nn.Module]:
     """Ours with timm's weights, and timm's."""
     theirs = timm.create_model(name, **settings).eval()
-    ours = pointvit.create_model(name, **settings).eval()
-    state = timm_names.decode(theirs.state_dict())
-    ours.load_state_dict(native.encode(state, ours.config))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "timm.safetensors"
+        save_file(theirs.state_dict(), file)
+        ours = pointvit.create_model(name, file, **settings).eval()
     return ours.to(dtype), theirs.to(dtype)
 
 

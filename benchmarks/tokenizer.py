@@ -79,7 +79,9 @@ def differences(x: Tensor, sides: dict[str, Side]) -> dict[str, float]:
     with torch.inference_mode():
         outputs = [side.call(side.module.eval(), x) for side in sides.values()]
     exact = {
-        (name, mode): side.gradients(x.double(), mode) for name, side in sides.items() for mode in (False, True)
+        (name, mode): side.gradients(x.double(), mode)
+        for name, side in sides.items()
+        for mode in (False, True)
     }
     return {
         "output": relative_difference(*outputs),

@@ -22,83 +22,38 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import textbook
 import torch
 import torch.nn.functional as F
-from common import interleaved_seconds, is_quick, made_clouds, peak_mb, surroundings, write
+from common import interleaved_seconds, is_quick, made_clouds, surroundings, write
 from pytorch_lightning.callbacks import Callback
-from torch import nn
+from training_arm import ARMS, POINTS, STEPS
 
-import pointvit
 from pointvit.data.hdf5 import write_hdf5_split
 from pointvit.data.module import PointCloudDataModule, step_seed
 from pointvit.training.memory import keep_freed_memory
 from pointvit.trunk import Attention, TrunkConfig
 
-BATCH, POINTS, STEPS, WARMUP = 32, 1024, 20, 2
+BATCH, WARMUP = 32, 2
 SEQUENCES = ((65, 32), (129, 32), (197, 16), (257, 16), (513, 8))
-
-
-@dataclass(frozen=True)
-class Arm:
-    ours: bool = True
-    keep_memory: bool = False
-    grad_checkpointing: bool = False
-    turned: bool = False
-    """Whether each batch comes in reverse order."""
-
-
-ARMS = {
-    "textbook": Arm(ours=False),
-    "textbook, freed memory kept": Arm(ours=False, keep_memory=True, turned=True),
-    "pointvit fit": Arm(keep_memory=True),
-    "pointvit, default allocator": Arm(),
-    "pointvit fit, grad_checkpointing": Arm(keep_memory=True, grad_checkpointing=True),
-}
-
-
-def run_arm(arm: Arm, batch: int, depth: int) -> None:
-    """Makes one step for every line that comes in, and answers with its seconds and loss; then with the peak."""
-    if arm.keep_memory:
-        keep_freed_memory()
-    torch.manual_seed(0)
-    model: nn.Module = pointvit.create_model("pointvit_small", head="linear", depth=depth)
-    model.trunk.grad_checkpointing = arm.grad_checkpointing
-    if not arm.ours:
-        model = textbook.load(textbook.PointEncoder(depth=depth), model)
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, weight_decay=0.05)
-    batches = zip(*(t.split(batch) for t in made_clouds(batch * STEPS, POINTS)), strict=True)
-
-    def steps() -> None:
-        for _, (clouds, labels) in zip(sys.stdin, batches, strict=False):
-            if arm.turned:
-                clouds, labels = clouds.flip(0), labels.flip(0)
-            start = time.perf_counter()
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = F.cross_entropy(model(clouds), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss.item()}), flush=True)
-
-    print(json.dumps({"peak_mb": peak_mb(steps)}), flush=True)
 
 
 def take_turns(batch: int, depth: int, steps: int) -> dict[str, dict[str, Any]]:
     """Every arm's losses, median seconds and peak of memory above what it held before its first step."""
-    size = [str(batch), str(depth)]
+    script = str(Path(__file__).with_name("training_arm.py"))
     processes = {
         name: subprocess.Popen(
-            [sys.executable, __file__, "--arm", name, *size], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, bufsize=1,
+            [sys.executable, script, name, str(batch), str(depth)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         for name in ARMS
-    }  # fmt: skip
+    }
     answers: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
     for _ in range(steps):
         for name, process in processes.items():
@@ -210,9 +165,6 @@ def attention(dtype: torch.dtype, repeats: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--arm"]:
-        run_arm(ARMS[sys.argv[2]], int(sys.argv[3]), int(sys.argv[4]))
-        return
     quick = is_quick(__doc__)
     step = compared(take_turns(2, 1, 1) if quick else take_turns(BATCH, 12, STEPS))
     with modelnet(made=400 if quick else 9843) as (root, name):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 COMMANDS = {
     "fit": "train a point classifier: pointvit fit --config configs/x.yaml",
@@ -60,10 +61,8 @@ def _run(command: str, args: list[str]) -> int:
 
         run_lightning([command, *args])
         return 0
-    from pointvit import commands
-
-    function: Callable[[list[str]], int] = getattr(commands, command)
-    return function(args)
+    status: int = importlib.import_module(f"pointvit.commands.{command}").run(args)
+    return status
 
 
 def _usage() -> str:

@@ -8,7 +8,6 @@ from torch import Tensor
 from pointvit.ops import operators
 
 
-@torch.no_grad()
 def farthest_point_sample(
     points: Tensor,
     num_samples: int,
@@ -44,7 +43,6 @@ def farthest_point_sample(
     return operators.farthest_point_sample(points, num_samples, lengths, first, backend)
 
 
-@torch.no_grad()
 def knn(
     queries: Tensor, points: Tensor, k: int, lengths: Tensor | None = None, backend: str = "auto"
 ) -> Tensor:
@@ -68,7 +66,6 @@ def knn(
     return operators.knn(_checked_queries(queries, points), points, k, lengths, backend)
 
 
-@torch.no_grad()
 def ball_query(
     queries: Tensor,
     points: Tensor,
