@@ -1,4 +1,4 @@
-"""What the benchmarks share: medians of interleaved runs, differences, the machine, and how results are written."""
+"""What the benchmarks share: medians of runs in turn, made data, the machine, and how results are written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def is_quick(description: str | None) -> bool:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs; writes nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to see that it runs; writes nothing"
+    )
     return bool(parser.parse_args().quick)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pointvit.data.dataset import DataError, PointCloudDataset, split_by_class
 from pointvit.data.folder import PointCloudFolder, class_folders
@@ -43,6 +43,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         up_axis: str | None = None,
         shapes_per_class: int | None = None,
         num_workers: int = 0,
+        resident: bool | None = None,
         seed: int = 0,
     ) -> None:
         """
@@ -57,6 +58,8 @@ class PointCloudDataModule(pl.LightningDataModule):
             up_axis: ``y`` or ``z``, the stored vertical axis, where it is not the data set's usual one.
             shapes_per_class: keep this many training shapes of each class (seeded), or all.
             num_workers: reading processes; the data is in memory, so 0 is fastest.
+            resident: hold the data on the model's device and send indices instead of clouds; None: on a GPU,
+                if it takes less than a quarter of the memory that is free there.
             seed: of the split, the order of batches and the augmentation.
         """
         super().__init__()
@@ -86,7 +89,9 @@ class PointCloudDataModule(pl.LightningDataModule):
         self.augment = Compose([RandomScaleTranslate()] if augment is None else list(augment))
         self.val_fraction, self.normals, self.up_axis = val_fraction, normals, up_axis
         self.shapes_per_class, self.num_workers, self.seed = shapes_per_class, num_workers, seed
+        self.resident = resident
         self._splits: dict[str, PointCloudDataset] = {}
+        self._on_device: dict[str, Batch] = {}
 
     def setup(self, stage: str) -> None:
         if stage == "test":
@@ -118,7 +123,9 @@ class PointCloudDataModule(pl.LightningDataModule):
     def test_dataloader(self) -> DataLoader[Any]:
         return self._eval_loader("test")
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+    def on_after_batch_transfer(self, batch: Batch | Tensor, dataloader_idx: int) -> Batch:
+        if isinstance(batch, Tensor):
+            batch = self._gathered(batch)
         if self.trainer is None or not self.trainer.training:
             return batch
         points, labels = batch
@@ -127,6 +134,27 @@ class PointCloudDataModule(pl.LightningDataModule):
         seed = step_seed(self.seed, step, self.trainer.global_rank)
         generator = torch.Generator(points.device).manual_seed(seed)
         return self.augment(points, generator), labels
+
+    def _gathered(self, rows: Tensor) -> Batch:
+        """The clouds and labels of these rows, from the split at hand, which is moved to the device once."""
+        assert self.trainer is not None
+        split = "train" if self.trainer.training else "test" if self.trainer.testing else "val"
+        if split not in self._on_device:
+            data = self.dataset(split)
+            self._on_device[split] = data.points.to(rows.device), data.labels.to(rows.device)
+        points, labels = self._on_device[split]
+        return points[rows], labels[rows]
+
+    def _is_resident(self, data: PointCloudDataset) -> bool:
+        if self.trainer is None:
+            return False
+        if self.resident is not None:
+            return self.resident
+        device = self.trainer.strategy.root_device
+        if device.type != "cuda":
+            return False
+        free, _ = torch.cuda.mem_get_info(device)
+        return data.points.numel() * data.points.element_size() < free / 4
 
     def _eval_loader(self, split: str) -> DataLoader[Any]:
         data = self.dataset(split)
@@ -138,7 +166,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         self, data: PointCloudDataset, sampler: Any, batch_size: int, drop_last: bool = False
     ) -> DataLoader[Any]:
         return DataLoader(
-            data,
+            _Rows(len(data)) if self._is_resident(data) else data,
             batch_size=batch_size,
             sampler=sampler,
             drop_last=drop_last,
@@ -162,6 +190,22 @@ class PointCloudDataModule(pl.LightningDataModule):
             return PointCloudFolder(root, self.num_points, split, names, self.seed, up)
         kind = ModelNet40 if self.name == "modelnet40" else ModelNet10
         return kind(root, split, self.num_points, self.normals, self.up_axis)
+
+
+class _Rows(Dataset[Tensor]):
+    """The indices alone of data that is where the model is."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([index])
+
+    def __getitems__(self, indices: list[int]) -> Tensor:
+        return torch.tensor(indices)
 
 
 class EpochSampler(Sampler[int]):

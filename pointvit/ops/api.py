@@ -97,7 +97,7 @@ def ball_query(
 
 def group(values: Tensor, index: Tensor) -> Tensor:
     """``(B, P, C), (B, ...) -> (B, ..., C)``: rows of ``values`` at an index of any shape."""
-    rows = torch.arange(len(values), device=values.device).view(-1, *(1,) * (index.ndim - 1))
+    rows = torch.arange(values.shape[0], device=values.device).view(-1, *(1,) * (index.ndim - 1))
     return values[rows, index]
 
 

@@ -176,6 +176,24 @@ def test_losses_that_are_looked_at_together_name_the_first_bad_batch(data, tmp_p
     assert steps[-1] == 5
 
 
+def test_data_on_the_device_gives_the_same_training(clouds, tmp_path):
+    weights, scores = [], []
+    for resident in (False, True):
+        torch.manual_seed(0)
+        held = PointCloudDataModule(
+            "modelnet40", root=str(clouds), num_points=64, batch_size=8, val_fraction=0.25, resident=resident
+        )
+        module, fit = PointClassifier(settings=SETTINGS), trainer(tmp_path)
+        fit.fit(module, held)
+        scores.append(fit.test(module, held, verbose=False))
+        weights.append(module.model.state_dict())
+        batch = next(iter(held.train_dataloader()))
+        assert isinstance(batch, Tensor) == resident
+    assert scores[0] == scores[1]
+    for name, value in weights[0].items():
+        assert torch.equal(weights[1][name], value), name
+
+
 def test_blocks_computed_again_learn_the_same(data, tmp_path):
     weights = []
     for again in (False, True):
