@@ -43,6 +43,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps -e .
 	@touch $@
+	@echo "Ready: source $(BIN)/activate puts pointvit on the path, or call $(BIN)/pointvit"
 
 demo: $(STAMP)
 	$(BIN)/pointvit demo $(ARGS)

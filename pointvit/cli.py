@@ -14,7 +14,9 @@ COMMANDS = {
     "test": "score a checkpoint on the test split",
     "predict": "name the class of files: pointvit predict MODEL FILE...",
     "convert": "write a checkpoint in another layout: pointvit convert IN OUT --to SOURCE",
-    "inspect": "say what is in a checkpoint, without reading its weights",
+    "inspect": "say what is in a checkpoint, whether it is trained, and what it can initialise",
+    "view": "look at a cloud, its groups and a model's attention: pointvit view FILE --model MODEL",
+    "export": "write a model as an ONNX file or a program of torch: pointvit export MODEL --to onnx",
     "demo": "the whole idea in a few minutes, on data made here",
     "doctor": "say what is installed and which back ends work",
 }

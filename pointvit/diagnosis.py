@@ -14,6 +14,7 @@ from pointvit.ops import available_backends
 from pointvit.ops.choice import explain
 
 PACKAGES = (
+    "pointvit",
     "torch",
     "pytorch-lightning",
     "einops",
@@ -23,6 +24,8 @@ PACKAGES = (
     "open3d",
     "easypytorch3d",
     "timm",
+    "transformers",
+    "huggingface_hub",
 )
 
 

@@ -128,6 +128,9 @@ def create_model(
     checkpoint = Checkpoint.open(pretrained)
     if name != "auto":
         base = checkpoint.adapt(model_config(name).override(settings))
+        known = checkpoint.saved is not None or checkpoint.source.modality is None or _is_clip(name)
+        if not known and "activation" not in checkpoint.settings.keys() | settings.keys():
+            raise checkpoint.leaves_open("activation")
     elif tokenizer == "points" and checkpoint.modality == "image":
         base = _point_encoder(checkpoint.encoder_config(settings), num_classes=0)
     else:
@@ -144,6 +147,11 @@ def create_model(
     ):
         raise CheckpointError(f"{checkpoint.path}: its head is not complete, it lacks {', '.join(random)}")
     return model
+
+
+def _is_clip(name: str) -> bool:
+    """Whether a named model is of the one family whose files leave its activation open, and names it."""
+    return VARIANTS[name].trunk.norm_pre
 
 
 def model_for(checkpoint: Checkpoint, config: ViTConfig, is_own: bool = True) -> ViT:

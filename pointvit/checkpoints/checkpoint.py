@@ -23,6 +23,7 @@ from pointvit.trunk import TrunkConfig
 
 RANKS = {QKV: 2, FC1: 2, "pos_embed": 3, "tokenizer.proj.weight": 4, "reg_tokens": 3, "head.weight": 2,
          "pre_logits.0.weight": 2}  # fmt: skip
+HINTS = {"activation": " (quick_gelu for OpenAI's CLIP, gelu for most of OpenCLIP's)"}
 _META = {f.name for f in fields(Metadata)}
 
 
@@ -121,11 +122,15 @@ class Checkpoint:
         stated = NEEDED if asked is None else (*self.settings, *asked)
         for name in NEEDED:
             if name not in stated:
-                raise CheckpointError(
-                    f"{self.path}: the {self.source.name} layout does not say {name}, and a wrong one would "
-                    f"load cleanly; pass {name}=..., or name the model instead of 'auto'"
-                )
+                raise self.leaves_open(name)
         return config
+
+    def leaves_open(self, name: str) -> CheckpointError:
+        """What to raise where the file does not tell a setting, and nobody else did."""
+        return CheckpointError(
+            f"{self.path}: the {self.source.name} layout does not say {name}, and a wrong one would load "
+            f"cleanly; state {name}{HINTS.get(name, '')}"
+        )
 
     def adapt(self, base: ViTConfig) -> ViTConfig:
         """``base`` with the settings that the file's trunk needs to compute what it was trained to compute.

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pointvit.checkpoints.architecture import NEEDED
 from pointvit.checkpoints.checkpoint import Checkpoint
 from pointvit.checkpoints.files import CheckpointError
 from pointvit.checkpoints.layouts import check_form, writable, write_checkpoint
@@ -17,7 +18,7 @@ from pointvit.checkpoints.loading import shorten
 from pointvit.checkpoints.resampling import front_end
 from pointvit.checkpoints.shapes import ShapesAlone
 from pointvit.checkpoints.sources import native
-from pointvit.checkpoints.sources.source import Tensors
+from pointvit.checkpoints.sources.source import Facts, Source, Tensors
 from pointvit.config import ViTConfig
 from pointvit.model import ViT
 from pointvit.tokenizers import ImageTokenizerConfig
@@ -42,6 +43,8 @@ class Conversion:
     """Tensors that were not written -> why."""
     sizes: dict[str, int]
     """How many numbers each of them holds."""
+    unsaid: dict[str, tuple[Any, Any]]
+    """Settings that the new layout does not tell -> the encoder's, and what readers take (None: they ask)."""
 
 
 def convert(
@@ -50,6 +53,7 @@ def convert(
     target: str,
     source: str = "auto",
     asked: Mapping[str, Any] | None = None,
+    drop_head: bool = False,
 ) -> Conversion:
     """Writes the encoder of a checkpoint in the layout of another source.
 
@@ -60,6 +64,7 @@ def convert(
         out: as for :func:`~pointvit.checkpoints.save_checkpoint`; a file that is there is replaced.
         target: the source to write, ``source`` the one to read.
         asked: settings that the file leaves open (``activation``, ``num_heads``, ``norm_eps``).
+        drop_head: leave the head out, for layouts that have no place for it.
 
     Raises:
         ValueError: if ``target`` is not written, or its layout has no place for the encoder.
@@ -71,6 +76,11 @@ def convert(
         raise ValueError(f"{out}: would replace the file it is made from; choose another name")
     checkpoint = Checkpoint.open(path, source)
     config = checkpoint.encoder_config(asked).override(asked)
+    aside, sizes = dict(checkpoint.set_aside), dict(checkpoint.sizes)
+    if drop_head:
+        config = config.override({"num_classes": 0})
+        for name in [name for name in checkpoint.tensors if name.startswith("head.")]:
+            aside[name], sizes[name] = "the head, dropped as asked", checkpoint.tensors.pop(name).numel()
     with torch.device("meta"), ShapesAlone():
         model = model_for(checkpoint, config)
     tensors = _explained(checkpoint, model)
@@ -87,9 +97,25 @@ def convert(
         len(checkpoint.tensors),
         sum(tensor.numel() for tensor in tensors.values()),
         tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
-        checkpoint.set_aside,
-        checkpoint.sizes,
+        aside,
+        sizes,
+        _unsaid(to, native.decode(tensors), config),
     )
+
+
+def _unsaid(to: Source, tensors: Tensors, config: ViTConfig) -> dict[str, tuple[Any, Any]]:
+    """What others who see the new file's names, shapes and config.json alone will not know."""
+    if to is native.SOURCE:
+        return {}
+    assert to.encode is not None
+    written = {name: tuple(tensor.shape) for name, tensor in to.encode(tensors, config).items()}
+    said = to.settings(tensors, Facts(to.describe(config) if to.describe else {}, written))
+    ours = {name: getattr(config.trunk, name) for name in NEEDED}
+    if isinstance(config.tokenizer, ImageTokenizerConfig):
+        ours["pos_resample"] = config.tokenizer.pos_resample
+    if config.trunk.swiglu:
+        del ours["activation"]
+    return {name: (value, said.get(name)) for name, value in ours.items() if said.get(name) != value}
 
 
 def _explained(checkpoint: Checkpoint, model: ViT) -> Tensors:

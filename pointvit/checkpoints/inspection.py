@@ -66,7 +66,7 @@ class Inspection:
     """Settings that neither names nor shapes nor a config.json tell, and that have to be given."""
     positions: PositionStructure
     initialises: tuple[str, ...]
-    """Named models with a trunk of the same width, depth and heads, and a front end that the file's fits."""
+    """Named models that can start from the file and are then what their names say; see `_can_initialise`."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,7 +118,7 @@ def inspect(path: str | os.PathLike[str], source: str = "auto") -> Inspection:
         sum(tensor.numel() for tensor in checkpoint.tensors.values()),
         dict(aside),
         tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in file.tensors.values()})),
-        _architecture(config),
+        _architecture(config, left_open),
         left_open,
         _positions(checkpoint),
         tuple(name for name in list_models() if _can_initialise(checkpoint, config, name)),
@@ -176,15 +176,16 @@ def _positions(checkpoint: Checkpoint) -> PositionStructure:
     return PositionStructure(FIXED if is_sine_cosine(table) else word, structure, control, spread)
 
 
-def _architecture(config: ViTConfig) -> dict[str, Any]:
+def _architecture(config: ViTConfig, left_open: tuple[str, ...]) -> dict[str, Any]:
     trunk, tokenizer = config.trunk, config.tokenizer
+    activation = "an activation that is left open" if "activation" in left_open else trunk.activation
     shown: dict[str, Any] = {
         "modality": config.modality,
         "width": trunk.embed_dim,
         "depth": trunk.depth,
-        "heads": trunk.num_heads,
-        "mlp": ("SwiGLU" if trunk.swiglu else trunk.activation) + f", {trunk.mlp_ratio:.4g} x width",
-        "norm_eps": trunk.norm_eps,
+        "heads": None if "num_heads" in left_open else trunk.num_heads,
+        "mlp": ("SwiGLU" if trunk.swiglu else activation) + f", {trunk.mlp_ratio:.4g} x width",
+        "norm_eps": None if "norm_eps" in left_open else trunk.norm_eps,
         "layer_scale": trunk.layer_scale is not None,
         "class_token": config.class_token,
         "registers": config.num_reg_tokens,
@@ -210,10 +211,15 @@ def _shown(value: Any) -> str:
 
 
 def _can_initialise(checkpoint: Checkpoint, own: ViTConfig, name: str) -> bool:
-    """Whether ``create_model(name, pretrained=...)`` takes the file, with the heads of the named model."""
+    """Whether ``create_model(name, pretrained=...)`` takes the file and gives what the name says.
+
+    Of another modality the trunk alone is taken, whatever its arithmetic.
+    """
     named = model_config(name)
     try:
         adapted = checkpoint.adapt(named)
     except CheckpointError:
         return False
-    return adapted.trunk.num_heads == named.trunk.num_heads
+    if named.modality == "points" or own.modality == "points":
+        return adapted.trunk.num_heads == named.trunk.num_heads and named.modality == "points"
+    return adapted.trunk == named.trunk and adapted.num_reg_tokens == named.num_reg_tokens

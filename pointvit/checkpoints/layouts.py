@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+from pointvit.checkpoints.folders import PREPROCESSOR
 from pointvit.checkpoints.saving import CONFIG, WEIGHTS, describe, described, is_saved
 from pointvit.checkpoints.sources import SOURCES, native
 from pointvit.checkpoints.sources.source import Source, Tensors
 from pointvit.checkpoints.writing import new_file, new_folder, write_npz, write_safetensors, write_torch
 from pointvit.config import near
 from pointvit.model import Pair, ViT
+from pointvit.tokenizers import ImageTokenizerConfig
 
 NPZ = ("google", "big_vision")
 """Sources that are written as ``.npz``."""
@@ -77,20 +80,43 @@ def write_checkpoint(path: Path, tensors: Tensors, model: ViT, source: Source) -
         with new_file(path) as temporary:
             _write(temporary, encoded, model, source)
         return path
-    assert source.describe is not None
-    settings = json.dumps(source.describe(model.config), indent=2)
+    files = {CONFIG: described(model, indent=2)}
+    if source.describe is not None:
+        files = {
+            CONFIG: json.dumps(source.describe(model.config), indent=2),
+            PREPROCESSOR: json.dumps(_preprocessing(model), indent=2),
+        }
     with new_folder(path, is_saved) as temporary:
         _write(temporary / WEIGHTS, encoded, model, source)
-        (temporary / CONFIG).write_text(settings + "\n", encoding="utf-8")
+        for name, text in files.items():
+            (temporary / name).write_text(text + "\n", encoding="utf-8")
     return path
+
+
+def _preprocessing(model: ViT) -> dict[str, Any]:
+    """What transformers' image processor needs: size and colours."""
+    tokenizer = model.config.tokenizer
+    assert isinstance(tokenizer, ImageTokenizerConfig)
+    height, width = tokenizer.img_size
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": 3,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(model.meta.image_mean),
+        "image_std": list(model.meta.image_std),
+    }
 
 
 def check_form(path: Path, source: Source) -> None:
     """Raises ValueError unless ``path`` ends as the source's files do, or has no ending as its folders."""
     ending = ".npz" if source.name in NPZ else ".pth" if source.name in WRAPPERS else ".safetensors"
-    endings = (ending,) if source.describe is None else (ending, "")
-    if path.suffix not in endings:
-        form = ending if source.describe is None else f"{ending} or as a folder (no ending)"
+    as_folder = source.describe is not None or source is native.SOURCE
+    if path.suffix not in ((ending, "") if as_folder else (ending,)):
+        form = f"{ending} or as a folder (no ending)" if as_folder else ending
         got = path.suffix or "no ending"
         raise ValueError(f"{path}: a {source.name} checkpoint is written as {form}, got {got!r}")
 

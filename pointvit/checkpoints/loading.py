@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterable
@@ -74,7 +75,7 @@ class LoadReport:
             ("missing", self.missing, shorten(self.missing)),
             ("unexpected", self.unexpected, shorten(self.unexpected)),
         ]
-        lines = [f"{self.file} ({self.source}), {self.coverage:.1%} of the trunk"]
+        lines = [f"{self.file} ({self.source}), {_percent(self.coverage)} of the trunk"]
         lines += [f"  {'':<10} {'tensors':>7} {'numbers':>13}"]
         lines += [
             f"  {label:<10} {len(names):>7,} {self.num_parameters(names):>13,}  {detail}".rstrip()
@@ -158,8 +159,8 @@ def load_into(model: ViT, checkpoint: Checkpoint, min_coverage: float = 1.0) -> 
         raise CheckpointError(_failure(report))
     if report.missing:
         warnings.warn(
-            f"{report.file}: {report.coverage:.1%} of the trunk came from the file; not in it, and left as "
-            f"they were: {', '.join(report.missing)}",
+            f"{report.file}: {_percent(report.coverage)} of the trunk came from the file; not in it, and "
+            f"left as they were: {', '.join(report.missing)}",
             stacklevel=3,
         )
     with torch.no_grad():
@@ -235,11 +236,20 @@ def _with_coverage(report: LoadReport, wanted: dict[str, Tensor]) -> LoadReport:
 def _failure(report: LoadReport) -> str:
     parts = []
     if report.missing:
-        parts.append(f"lacks {len(report.missing)} tensors the model needs ({shorten(report.missing)})")
+        parts.append(f"lacks {_tensors(report.missing)} the model needs ({shorten(report.missing)})")
     if report.unexpected:
         names = shorten(report.unexpected)
-        parts.append(f"holds {len(report.unexpected)} tensors the model has no place for ({names})")
+        parts.append(f"holds {_tensors(report.unexpected)} the model has no place for ({names})")
     return f"{report.file} ({report.source}): {' and '.join(parts)}; nothing was loaded"
+
+
+def _tensors(names: list[str]) -> str:
+    return "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+
+
+def _percent(share: float) -> str:
+    """Rounded down, so that only the whole is 100 %."""
+    return f"{math.floor(1000 * share) / 10:.1f}%"
 
 
 def shorten(names: list[str], most: int = 4) -> str:

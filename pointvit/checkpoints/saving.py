@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pointvit.checkpoints import hub
 from pointvit.checkpoints.files import CheckpointError, open_weights, read_torch
+from pointvit.checkpoints.folders import PREPROCESSOR
 from pointvit.checkpoints.sources import native
 from pointvit.checkpoints.writing import new_folder, write_safetensors
 from pointvit.config import ViTConfig
@@ -153,7 +154,7 @@ def described(model: ViT | Pair, indent: int | None = None) -> str:
 
 def is_saved(folder: Path) -> bool:
     """Whether pointvit wrote everything there is in a folder."""
-    if {file.name for file in folder.iterdir()} - {CARD} != {WEIGHTS, CONFIG}:
+    if {file.name for file in folder.iterdir()} - {CARD, PREPROCESSOR} != {WEIGHTS, CONFIG}:
         return False
     try:
         if "pointvit" in json.loads((folder / CONFIG).read_text(encoding="utf-8")):

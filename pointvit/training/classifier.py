@@ -47,7 +47,7 @@ class PointClassifier(pl.LightningModule):
     ) -> None:
         """
         Args:
-            model: a name of ``pointvit.list_models("pointvit")``.
+            model: a name of ``pointvit.list_models("pointvit")``, or ``auto``: the trunk of ``pretrained``.
             pretrained: a 2D ViT checkpoint for the trunk, or nothing.
             settings: further settings of the model (``num_groups``, ``group_size``, ``drop_path_rate`` ...).
             lr: peak learning rate of AdamW.
@@ -112,9 +112,9 @@ class PointClassifier(pl.LightningModule):
     def _new_model(self, data: PointCloudDataModule, dataset: PointCloudDataset) -> ViT:
         options = self.hparams
         given = {"num_classes": len(dataset.class_names), "in_chans": dataset.points.shape[2]}
-        model = create_model(
-            options["model"], options["pretrained"], **{**given, **(options["settings"] or {})}
-        )
+        auto = {"tokenizer": "points"} if options["model"] == "auto" else {}
+        settings = {**given, **auto, **(options["settings"] or {})}
+        model = create_model(options["model"], options["pretrained"], **settings)
         if model.config.modality != "points":
             known = ", ".join(list_models("pointvit"))
             raise ValueError(f"model.model={options['model']} takes images; expected one of {known}")

@@ -105,7 +105,7 @@ def test_a_converted_file_is_the_same_model(tmp_path: Path, image: ViT) -> None:
     x = torch.randn(2, 3, 32, 32)
     path = save_checkpoint(quick, tmp_path / "quick.safetensors", "timm")
     convert(path, tmp_path / "hf", "huggingface")
-    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors", "preprocessor_config.json"]
     again = create_model("auto", pretrained=tmp_path / "hf").eval()
     assert torch.equal(again(x), quick.eval()(x))
     assert again.config.trunk == quick.config.trunk

@@ -201,7 +201,7 @@ def test_a_config_that_is_no_json_object(text: str, saved: Callable, refused: Ca
         ("classifier.bias", "of head there is a weight alone"),
         ("vit.encoder.layer.1.attention.attention.key.bias", "tensors the model has no place for"),
         ("vit.encoder.layer.0.attention.attention.value.weight", "the attention of its first block"),
-        ("vit.layernorm.bias", "lacks 1 tensors the model needs"),
+        ("vit.layernorm.bias", "lacks 1 tensor the model needs"),
     ],
 )
 def test_a_file_that_lacks_a_tensor(name: str, message: str, saved: Callable, refused: Callable) -> None:
@@ -216,7 +216,7 @@ def test_a_file_that_lacks_a_tensor(name: str, message: str, saved: Callable, re
 def test_an_unusual_width_alone_does_not_say_how_many_heads(saved: Callable, refused: Callable) -> None:
     _, path = saved(VIT)
     (path / "config.json").unlink()
-    with refused(path, "does not say num_heads.*; pass num_heads=..."):
+    with refused(path, "does not say num_heads.*; state num_heads"):
         create_model("auto", pretrained=path)
     assert create_model("auto", pretrained=path, num_heads=3).config.trunk.num_heads == 3
 

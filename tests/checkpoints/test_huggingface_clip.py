@@ -97,7 +97,7 @@ def test_transformers_opens_the_folder_that_is_written(
 ) -> None:
     model = ours(**settings)
     path = save_checkpoint(model, tmp_path / "clip", "huggingface_clip")
-    assert {file.name for file in path.iterdir()} == {"model.safetensors", "config.json"}
+    assert {file.name for file in path.iterdir()} == {"model.safetensors", "config.json", "preprocessor_config.json"}
     public, report = getattr(transformers, kind).from_pretrained(path, output_loading_info=True)
     assert not any(report.values())
     tokenizer = model.config.tokenizer

@@ -83,7 +83,7 @@ REFUSALS = {
     "a block in the middle is missing": (lacks("blocks.1."), "lacks 12 tensors the model needs"),
     "the last block is missing": (lacks("blocks.2."), "and 2 blocks, the model has width 192 and 3 blocks"),
     "the first block is missing": (lacks("blocks.0."), "no known layout"),
-    "one tensor is missing": (lacks("blocks.2.norm2.bias"), "lacks 1 tensors .*trunk.blocks.2.norm2.bias"),
+    "one tensor is missing": (lacks("blocks.2.norm2.bias"), "lacks 1 tensor .*trunk.blocks.2.norm2.bias"),
     "the final norm is missing": (lacks("norm."), "lacks 2 tensors .*trunk.norm.bias"),
     "an extra tensor": (lambda t: {**t, "blocks.1.extra": torch.ones(2)}, "no place for .*1.extra"),
     "an extra top tensor": (lambda t: {**t, "dist_token": torch.ones(9)}, "no place for .*dist_token"),
@@ -165,7 +165,7 @@ def test_a_base_model_is_refused_by_a_small_one(name: str, tmp_path: Path, refus
         ({"rope": True}, "was trained with tokenizer.rope=False"),
         ({"stem": (), "patch_size": (32, 32)}, r"stem=None, the model asked for \(\)"),
         ({"class_token": False, "global_pool": "mean", "cls_pos": False}, "no place for .*cls_token"),
-        ({"num_reg_tokens": 2}, "lacks 1 tensors the model needs .*reg_tokens"),
+        ({"num_reg_tokens": 2}, "lacks 1 tensor the model needs .*reg_tokens"),
         ({"cls_pos": False}, "no place for .*cls_pos"),
         ({"pos_embed": "learned_2d"}, "lacks 2 tensors the model needs .*pos_embed"),
     ],
@@ -232,7 +232,7 @@ def test_points_refuse_a_trunk_that_is_not_complete(
     tmp_path: Path, tensors: dict[str, Tensor], points: ViT, refused: Callable
 ) -> None:
     path = write(tmp_path, lacks("cls_token")(tensors))
-    with refused(path, "lacks 1 tensors the model needs .cls_token", points):
+    with refused(path, "lacks 1 tensor the model needs .cls_token", points):
         load_checkpoint(points, path)
 
 

@@ -343,6 +343,6 @@ def test_errors_name_the_file(file_of: Callable) -> None:
     path = file_of("Point-BERT, fine-tuned")
     parity.rewrite(path, lambda tensors: {**tensors, "img_token": torch.ones(1, 1, DIM)})
     with pytest.raises(
-        CheckpointError, match=r"ckpt.pth .*holds 1 tensors the model has no place for \(img_token\)"
+        CheckpointError, match=r"ckpt.pth .*holds 1 tensor the model has no place for \(img_token\)"
     ):
         create_model("auto", pretrained=path, **SETTINGS)

@@ -283,7 +283,7 @@ def test_safetensors_is_written_as_its_own_package_reads_it(tmp_path: Path) -> N
 def test_a_folder_for_the_readers_of_the_source(tmp_path: Path, build: Callable) -> None:
     model = build(IMAGE)
     folder = save_checkpoint(model, tmp_path / "a" / "vit", "huggingface")
-    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "preprocessor_config.json"]
     again = create_model("auto", pretrained=folder).eval()
     assert torch.equal(again(images(IMAGE)), model(images(IMAGE)))
     other = build(IMAGE, seed=1)

@@ -183,7 +183,7 @@ def test_a_clip_file_leaves_the_activation_open(
 ) -> None:
     """The files of OpenAI and OpenCLIP have the same names and want different activations."""
     path = write_torch(timm_vit(**VARIANTS["norm_pre (CLIP)"]).state_dict(), tmp_path / "clip.pth")
-    with refused(path, "does not say activation, .* pass activation="):
+    with refused(path, "does not say activation, .* state activation"):
         create_model("auto", pretrained=path)
     checkpoint = Checkpoint.open(path)
     for activation in ("gelu", "quick_gelu"):
@@ -232,7 +232,7 @@ def without(state: dict[str, Tensor], *endings: str) -> dict[str, Tensor]:
         ({"global_pool": "map"}, "none", "attention pool stands beside a class token"),
         ({"class_token": False, "global_pool": "avg", "qkv_bias": False}, "none", "vit_base_patch16_rpn_224"),
         ({}, "mlp.fc1.weight", "has no complete MLP"),
-        ({}, "blocks.1.mlp.fc1.weight", "lacks 1 tensors the model needs"),
+        ({}, "blocks.1.mlp.fc1.weight", "lacks 1 tensor the model needs"),
         ({"scale_attn_norm": True, "scale_mlp_norm": True}, "none", "mlp_norm is a part of the gated MLP"),
         ({"qk_norm": True}, "none", "tensors the model has no place for"),
     ],

@@ -98,7 +98,7 @@ def test_a_convolutional_stem_is_refused(theirs: Callable, tmp_path: Path, refus
 @pytest.mark.parametrize(
     ("dropped", "message"),
     [
-        ("encoder.layers.encoder_layer_1.mlp.3.bias", r"lacks 1 tensors .*blocks.1.mlp.fc2.bias"),
+        ("encoder.layers.encoder_layer_1.mlp.3.bias", r"lacks 1 tensor .*blocks.1.mlp.fc2.bias"),
         ("encoder.layers.encoder_layer_0.mlp.0.weight", "no complete MLP"),
         ("conv_proj.weight", "no patch projection"),
         ("heads.head.bias", "of head there is a weight alone"),
