@@ -57,21 +57,24 @@ def predict(model: ViT, sources: Sequence[Any], top: int = 5, up: str | None = N
 def answers(model: ViT, sources: Sequence[Any], top: int = 5, up: str | None = None) -> Iterator[Answer]:
     """As :func:`predict`, one by one as they are ready, with the axis that was chosen."""
     check_request(model, top, up)
+    for source in sources:
+        yield answer(model, load_cloud(model, source), top, up, _name(source))
+
+
+def answer(model: ViT, cloud: Tensor, top: int, up: str | None, name: str) -> Answer:
+    """``(P, C)`` from :func:`load_cloud` -> its classes; ``name`` says in an error whose they are."""
     names = model.meta.class_names or [f"class {i}" for i in range(model.num_classes)]
     axes = ["z", "y"] if up == "auto" else [up or model.meta.up_axis]
-    for source in sources:
-        cloud = load_cloud(model, source)
-        views = torch.stack([_into_frame(model, cloud, axis) for axis in axes])
-        probabilities = _probabilities(model, views)
-        if not bool(probabilities.isfinite().all()):
-            raise ValueError(
-                f"{_name(source)}: the model's answer is not a number; its weights or the coordinates are "
-                "beyond what its precision holds"
-            )
-        surest = int(probabilities.amax(dim=1).argmax())
-        best = probabilities[surest].topk(min(top, len(names)))
-        classes = [(names[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-        yield Answer(classes, axes[surest], len(cloud))
+    probabilities = _probabilities(model, torch.stack([into_frame(model, cloud, axis) for axis in axes]))
+    if not bool(probabilities.isfinite().all()):
+        raise ValueError(
+            f"{name}: the model's answer is not a number; its weights or the coordinates are beyond what its "
+            "precision holds"
+        )
+    surest = int(probabilities.amax(dim=1).argmax())
+    best = probabilities[surest].topk(min(top, len(names)))
+    classes = [(names[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    return Answer(classes, axes[surest], len(cloud))
 
 
 def check_request(model: ViT, top: int, up: str | None) -> None:
@@ -133,7 +136,8 @@ def _name(source: Any) -> str:
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the cloud"
 
 
-def _into_frame(model: ViT, cloud: Tensor, up: str) -> Tensor:
+def into_frame(model: ViT, cloud: Tensor, up: str) -> Tensor:
+    """``(P, C) -> (P, C)``: a cloud whose vertical axis is ``up``, as the model saw clouds in training."""
     cloud = swap_up_axis(cloud, up, model.meta.up_axis)
     return NormalizeUnitSphere()(cloud) if model.meta.normalization == "unit_sphere" else cloud
 
