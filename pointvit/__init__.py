@@ -1,6 +1,7 @@
 """pointvit: one Vision Transformer trunk for images and point clouds."""
 
 from pointvit.checkpoints import CheckpointError, LoadReport, load, load_checkpoint, save, save_checkpoint
+from pointvit.export import export
 from pointvit.model import Pair, ViT
 from pointvit.variants import create_model, create_pair, list_models
 
@@ -13,6 +14,7 @@ __all__ = [
     "ViT",
     "create_model",
     "create_pair",
+    "export",
     "list_models",
     "load",
     "load_checkpoint",

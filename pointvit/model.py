@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pointvit.config import ViTConfig
 from pointvit.pooling import Pool, make_head
-from pointvit.tokenizers import ImageTokenizer, ImageTokenizerConfig, PointTokenizer
+from pointvit.tokenizers import ImageTokenizer, ImageTokenizerConfig, PointTokenizer, Tokens
 from pointvit.trunk import Trunk
 
 UP_AXES = ("y", "z")
@@ -163,7 +163,11 @@ class ViT(nn.Module, Shareable):
 
     def forward_features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """``(B, C, H, W) | (B, P, C) -> (B, prefix + N, D)``: tokens after the final norm (z_L of eq. 3)."""
-        return self.trunk(*self._embed(x, lengths))
+        return self.forward_tokens(self.tokenizer(x, lengths))
+
+    def forward_tokens(self, tokens: Tokens) -> Tensor:
+        """``Tokens -> (B, prefix + N, D)``: the rest of :meth:`forward_features`, behind the tokenizer."""
+        return self.trunk(*self._sequence(tokens))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """``(B, T, D) -> (B, num_classes)``, or with ``pre_logits`` the representation y of eq. 4."""
@@ -186,9 +190,11 @@ class ViT(nn.Module, Shareable):
 
     def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """``(B, ...) -> (B, prefix + N, D)`` tokens, then positions for every block and rotary ones."""
-        tokens = self.tokenizer(x, lengths)
+        return self._sequence(self.tokenizer(x, lengths))
+
+    def _sequence(self, tokens: Tokens) -> tuple[Tensor, Tensor | None, Tensor | None]:
         prefix = [p for p in (self.cls_token, self.reg_tokens) if p is not None]
-        x = torch.cat([*(p.expand(len(tokens.x), -1, -1) for p in prefix), tokens.x], dim=1)  # eq. 1
+        x = torch.cat([*(p.expand(tokens.x.shape[0], -1, -1) for p in prefix), tokens.x], dim=1)  # eq. 1
         if tokens.pos is None:
             return self.pos_drop(x), None, tokens.rope
         pos = torch.cat([self._prefix_positions(tokens.pos), tokens.pos], dim=1)
@@ -205,7 +211,7 @@ class ViT(nn.Module, Shareable):
             if token is not None:
                 first = [] if own is None else [own.to(pos.dtype)]
                 rows += [*first, zero.expand(-1, token.shape[1] - len(first), -1)]
-        return torch.cat(rows, dim=1).expand(len(pos), -1, -1)
+        return torch.cat(rows, dim=1).expand(pos.shape[0], -1, -1)
 
     def resample_positions_as(self, method: str | None) -> None:
         """Sets an image encoder's ``pos_resample`` to that of the weights' source; None changes nothing."""

@@ -32,7 +32,7 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(dim, config.hidden_dim, config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        query = self.q(self.latent.expand(len(x), -1, -1))
+        query = self.q(self.latent.expand(x.shape[0], -1, -1))
         q = rearrange(query, "b t (h d) -> b h t d", h=self.num_heads)
         k, v = rearrange(self.kv(x), "b t (kv h d) -> kv b h t d", kv=2, h=self.num_heads)
         pooled = self.proj(rearrange(F.scaled_dot_product_attention(q, k, v), "b h t d -> b t (h d)"))

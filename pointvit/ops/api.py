@@ -120,7 +120,7 @@ def _checked(points: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | N
 
 
 def _checked_queries(queries: Tensor, points: Tensor) -> Tensor:
-    if queries.ndim != 3 or queries.shape[2] != 3 or len(queries) != len(points):
+    if queries.ndim != 3 or queries.shape[2] != 3 or queries.shape[0] != points.shape[0]:
         raise ValueError(f"queries must have shape ({len(points)}, G, 3), got {tuple(queries.shape)}")
     return queries.detach().to(points.dtype)
 

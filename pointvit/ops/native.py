@@ -36,15 +36,14 @@ def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, sta
 
 def knn(queries: Tensor, points: Tensor, k: int, lengths: Tensor) -> Tensor:
     """``(B, G, 3), (B, P, 3) -> (B, G, K)``: see :func:`pointvit.ops.knn`."""
+    return _chunked(lambda query, cloud, n: knn_at_once(query, cloud, n, k), queries, points, lengths)
 
-    def nearest(query: Tensor, cloud: Tensor, n: Tensor) -> Tensor:
-        distances = _masked_distances(query, cloud, n)
-        order = _smallest(distances, min(k, cloud.shape[1]))
-        return order.gather(
-            2, (torch.arange(k, device=cloud.device) % n[:, None])[:, None].expand(-1, order.shape[1], -1)
-        )
 
-    return _chunked(nearest, queries, points, lengths)
+def knn_at_once(queries: Tensor, points: Tensor, lengths: Tensor, k: int) -> Tensor:
+    """As :func:`knn`, in one piece for exporters: how many pieces there are depends on the batch."""
+    order = _smallest(_masked_distances(queries, points, lengths), min(k, points.shape[1]))
+    repeated = torch.arange(k, device=points.device) % lengths[:, None]
+    return order.gather(2, repeated[:, None].expand(-1, order.shape[1], -1))
 
 
 def ball_query(queries: Tensor, points: Tensor, radius: float, k: int, lengths: Tensor) -> Tensor:
