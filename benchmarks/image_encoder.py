@@ -1,9 +1,10 @@
 """Image encoders beside timm's and beside their bare matrix products: python benchmarks/image_encoder.py
 
 Same weights, 16 images of 224 pixels, inference mode, float32 and weights and images in bfloat16, eager and
-compiled. The bare products are those that the model consists of, with its weights and the same shapes, and nothing
-else: what an encoder takes at least. They go once through torch's linear layer and once through pointvit's, which
-in float32 takes another kernel on some processors (pointvit/layers.py). Writes benchmarks/results/image_encoder.json.
+compiled. The bare products are those that the model consists of, with its weights and the same shapes, and
+nothing else: what an encoder takes at least. They go once through torch's linear layer and once through
+pointvit's, which in float32 takes another kernel on some processors (pointvit/layers.py). Writes
+benchmarks/results/image_encoder.json.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def compared(size: str, batch: int, settings: dict[str, int], dtype: torch.dtype
         "pointvit": lambda: ours(images),
         "timm": lambda: theirs(images),
         "products": bare_products(ours, images, F.linear),
-        "products, pointvit's linear": bare_products(ours, images, linear),
+        "own products": bare_products(ours, images, linear),
     }
     seconds = interleaved_seconds(eager, repeats)
     compiled = {name: torch.compile(model) for name, model in (("pointvit", ours), ("timm", theirs))}
@@ -92,7 +93,7 @@ def compared(size: str, batch: int, settings: dict[str, int], dtype: torch.dtype
         "milliseconds": {name: 1e3 * value for name, value in seconds.items()},
         "ratio": seconds["timm"] / seconds["pointvit"],
         "share_of_products": seconds["products"] / seconds["pointvit"],
-        "share_of_products, pointvit's linear": seconds["products, pointvit's linear"] / seconds["pointvit"],
+        "share_of_own_products": seconds["own products"] / seconds["pointvit"],
         "compiled_milliseconds": {name: 1e3 * value for name, value in compiled_seconds.items()},
         "compiled_ratio": compiled_seconds["timm"] / compiled_seconds["pointvit"],
     }

@@ -1,7 +1,8 @@
 """Encoders as most research code has them: the peers that benchmarks/ measures against.
 
-Written plainly from the published equations of Point-BERT and Point-MAE: farthest point sampling as a loop of
-indexing, neighbours by a distance matrix, a mini-PointNet that concatenates, attention as softmax and product.
+Written plainly from the published equations of ViT, Point-BERT and Point-MAE: farthest point sampling as a
+loop of indexing, neighbours by a distance matrix, a mini-PointNet that concatenates, attention as softmax and
+product.
 ``load`` takes the weights of the model here, so that both compute the same.
 """
 

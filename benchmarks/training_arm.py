@@ -1,4 +1,4 @@
-"""One arm of benchmarks/training.py, in a process of its own: python benchmarks/training_arm.py NAME BATCH DEPTH
+"""One arm of benchmarks/training.py, in its own process: python benchmarks/training_arm.py NAME BATCH DEPTH
 
 Every line that comes in is answered by one training step; when no more come, the peak of memory follows.
 """

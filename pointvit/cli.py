@@ -18,7 +18,7 @@ COMMANDS = {
     "view": "look at a cloud, its groups and a model's attention: pointvit view FILE --model MODEL",
     "export": "write a model as an ONNX file or a program of torch: pointvit export MODEL --to onnx",
     "demo": "the whole idea in a few minutes, on data made here",
-    "doctor": "say what is installed and which back ends work",
+    "doctor": "say what is installed and works; with files, what is unusual about them",
 }
 LIGHTNING = ("fit", "validate", "test")
 

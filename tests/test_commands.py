@@ -101,6 +101,122 @@ def test_missing_model(files, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
+def predicted(capsys, *args: str) -> list[dict]:
+    assert main(["predict", *args, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_predict_in_batches_of_any_size_says_the_same(saved, files, tmp_path, capsys):
+    for i, count in enumerate((5, 32, 50, 5, 12, 33)):
+        np.save(tmp_path / f"other {i}.npy", np.random.default_rng(i).normal(size=(count, 3)))
+    one, many = (predicted(capsys, str(saved), str(tmp_path), "--batch-size", size) for size in ("1", "64"))
+    assert [row["file"] for row in one] == sorted(
+        [*files, *(str(tmp_path / f"other {i}.npy") for i in range(6))]
+    )
+    for alone, together in zip(one, many, strict=True):
+        assert (alone["file"], alone["up"]) == (together["file"], together["up"])
+        assert [name for name, _ in alone["classes"]] == [name for name, _ in together["classes"]]
+        np.testing.assert_allclose(
+            [p for _, p in alone["classes"]], [p for _, p in together["classes"]], atol=1.01e-6, rtol=0
+        )
+
+
+def test_predict_folders_and_patterns_in_the_order_of_the_names(saved, files, tmp_path, capsys):
+    named = [files[2], str(tmp_path / "*1.xyz"), str(tmp_path)]
+    assert [row["file"] for row in predicted(capsys, str(saved), *named)] == [files[2], files[1], *files]
+    (tmp_path / "empty").mkdir()
+    assert main(["predict", str(saved), str(tmp_path / "empty"), files[0]]) == 3
+    assert "the folder holds no file ending in" in capsys.readouterr().err
+
+
+def test_predict_standard_input(saved, files, monkeypatch, capsys):
+    [expected] = predicted(capsys, str(saved), files[0])
+    data = io.TextIOWrapper(io.BytesIO(Path(files[0]).read_bytes()))
+    monkeypatch.setattr(sys, "stdin", data)
+    [row] = predicted(capsys, str(saved), "-", "--input-format", "xyz")
+    assert (row["file"], row["classes"]) == ("-", expected["classes"])
+    assert main(["predict", str(saved), "-"]) == 2
+    assert "give its format" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("style", ["table", "csv", "json"])
+def test_predict_to_a_file_and_again(saved, files, tmp_path, style, capsys):
+    output = tmp_path / "answers.csv"
+    command = ["predict", str(saved), str(tmp_path), "--format", style, "--output", str(output)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    first = output.read_bytes()
+    assert all(Path(file).name in first.decode() for file in files)
+    assert main(command) == 0, "the table lies in the folder, and is none of its clouds"
+    assert output.read_bytes() == first
+    assert main(["predict", str(saved), "nowhere.ply", "--output", str(output)]) == 2
+    assert output.read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["answers.csv", "model", *(Path(file).name for file in files)]
+    )
+
+
+def test_predict_saves_what_the_head_is_applied_to(saved, files, tmp_path, capsys):
+    rows = predicted(capsys, str(saved), *files, "--embeddings", str(tmp_path / "e.npz"))
+    stored = np.load(tmp_path / "e.npz", allow_pickle=False)
+    model = pointvit.load(saved)
+    assert stored["names"].tolist() == files
+    assert stored["up"].tolist() == [row["up"] for row in rows]
+    assert stored["embeddings"].shape == (3, model.pool.features)
+    with torch.inference_mode():
+        again = model.eval().head(torch.from_numpy(stored["embeddings"])).softmax(dim=1).numpy()
+    np.testing.assert_allclose(again, stored["probabilities"], atol=1e-6)
+    best = stored["classes"][stored["probabilities"].argmax(axis=1)]
+    assert best.tolist() == [row["classes"][0][0] for row in rows]
+    assert main(["predict", str(saved), files[0], "--embeddings", str(tmp_path / "e.txt")]) == 2
+    assert "ending in .npz" in capsys.readouterr().err
+
+
+def test_predict_options_are_checked_before_the_work(files, tmp_path, capsys):
+    for options, message in (
+        (["--output", str(tmp_path)], "is a folder, expected the name of a file"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+    ):
+        assert main(["predict", "no_such_model", files[0], *options]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_doctor_finds_what_is_planted_and_fixes_it(saved, tmp_path, capsys):
+    good = np.random.default_rng(0).normal(size=(300, 3))
+    good /= np.linalg.norm(good, axis=1, keepdims=True)
+    bad = np.concatenate([good, good[:9], [[40, 0, 0], [np.nan, 0, 0]]])
+    np.savetxt(tmp_path / "bad.xyz", bad)
+    fixed = tmp_path / "fixed.ply"
+    assert main(["doctor", str(tmp_path / "bad.xyz"), "--model", str(saved), "--fix", str(fixed)]) == 0
+    shown = capsys.readouterr().out
+    rows = {line[:16].strip(): line[16:].strip() for line in shown.splitlines()}
+    assert (rows["points"], rows["duplicates"], rows["NaN or infinite"]) == ("310", "9", "1")
+    assert rows["outliers"].startswith("1; without them the radius would be 3%")
+    assert rows["trained on"] == "32 points, z up"
+    assert "thinned at random from 310 to 32 points" in shown
+    np.testing.assert_allclose(pointvit.data.read_points(fixed).points, good, atol=1e-6)
+    assert main(["doctor", str(fixed)]) == 0
+    shown = capsys.readouterr().out
+    assert "duplicates       0" in shown.replace("  duplicates", "duplicates")
+
+
+def test_doctor_with_files_it_cannot_use(saved, files, image, tmp_path, capsys):
+    assert main(["doctor", files[0], "nowhere.ply"]) == 3
+    assert main(["doctor", "nowhere.ply"]) == 2
+    capsys.readouterr()
+    for options, message in (
+        (["--fix", "x.ply"], "need a file"),
+        ([files[0], "--fix", str(tmp_path / "x.las")], "ending in .ply or .xyz or .npy"),
+        ([files[0], files[1], "--fix", str(tmp_path / "x.ply")], "writes one file, and 2 are given"),
+        ([files[0], "--model", "no_such_model"], "no_such_model"),
+    ):
+        assert main(["doctor", *options]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("x.*"))
+
+
 def test_doctor_reports_back_ends_and_devices(capsys):
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out

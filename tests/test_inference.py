@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pointvit
-from pointvit.inference import answers, load_cloud, predict
+from pointvit.inference import Answer, answers, load_cloud, outcomes, predict
 
 CLASSES = ["chair", "lamp", "table"]
 
@@ -159,3 +159,53 @@ def test_what_is_no_cloud(model, source):
 def test_half_precision_clouds(model, cloud):
     rounded = torch.from_numpy(cloud).bfloat16()
     same(model.predict(rounded), model.predict(rounded.double()))
+
+
+@pytest.mark.parametrize("up", ["auto", "y"])
+def test_a_batch_of_any_size_gives_each_cloud_its_own_answer(model, up):
+    counts = (64, 10, 64, 80, 10, 3, 64, 64, 10)
+    clouds = [np.random.default_rng(i).normal(size=(count, 3)) for i, count in enumerate(counts)]
+    alone = [next(answers(model, [cloud], up=up)) for cloud in clouds]
+    for batch_size in (1, 2, 64):
+        together = list(answers(model, clouds, up=up, batch_size=batch_size))
+        assert [answer.num_points for answer in together] == [min(count, 64) for count in counts]
+        for one, other in zip(alone, together, strict=True):
+            assert one.up_axis == other.up_axis
+            torch.testing.assert_close(one.probabilities, other.probabilities, atol=1e-6, rtol=0)
+            torch.testing.assert_close(one.embedding, other.embedding, atol=1e-5, rtol=0)
+
+
+def test_clouds_of_ever_other_sizes_do_not_wait_for_the_last(model):
+    drawn = []
+
+    class Sizes(list):
+        def __iter__(self):
+            for count in range(1, 60):
+                drawn.append(count)
+                yield np.random.default_rng(count).normal(size=(count, 3))
+
+    first = next(answers(model, Sizes(), batch_size=2))
+    assert first.num_points == 1
+    assert len(drawn) < 20
+
+
+def test_an_error_stands_in_the_place_of_its_source(model, cloud, caplog):
+    found = list(outcomes(model, [cloud, "nowhere.off", cloud[:20], np.zeros((0, 3)), cloud], batch_size=2))
+    kinds = [Answer, FileNotFoundError, Answer, ValueError, Answer]
+    assert [type(outcome) for outcome in found] == kinds
+    assert caplog.messages == ["the cloud: has 20 points, the model was trained on 64"]
+    same(found[0].classes, found[4].classes)
+    with pytest.raises(FileNotFoundError):
+        predict(model, [cloud, "nowhere.off", cloud])
+
+
+def test_far_off_points_are_told(model, caplog):
+    far = np.concatenate([np.random.default_rng(0).normal(size=(60, 3)), [[300.0, 0, 0]]])
+    model.predict(far)
+    assert caplog.messages == ["the cloud: 1 points lie far off; without them the radius would be 1%"]
+
+
+def test_a_batch_holds_at_least_one_cloud(model, cloud):
+    for size in (0, 1.5):
+        with pytest.raises(ValueError, match="batch_size must be"):
+            predict(model, [cloud], batch_size=size)

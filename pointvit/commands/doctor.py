@@ -1,24 +1,150 @@
-"""``pointvit doctor``: versions, devices, back ends, and a small known job."""
+"""``pointvit doctor``: versions, devices, back ends and a small known job; or what is unusual about files."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 from rich.table import Table
 from rich.text import Text
 
 from pointvit.commands.console import console
+from pointvit.commands.predict import PARTLY_DONE
+
+if TYPE_CHECKING:
+    from pointvit.data.io import PointCloud
+    from pointvit.input_doctor import Findings
+    from pointvit.model import ViT
+
+Rows = list[tuple[str, str]]
 
 
 def run(args: list[str]) -> int:
     parser = ArgumentParser(
-        prog="pointvit doctor", description="Says what is installed and which back ends work."
+        prog="pointvit doctor",
+        description="Says what is installed and which back ends work; with files, what is unusual about "
+        "their clouds and what is done about it.",
     )
-    parser.parse_args(args)
+    parser.add_argument("files", nargs="*", help="files, folders or patterns, as for pointvit predict")
+    parser.add_argument("--model", help="hold the files against what this model was trained on")
+    parser.add_argument(
+        "--fix", help="write the one file without duplicates and outliers: .ply, .xyz or .npy"
+    )
+    options = parser.parse_args(args)
+    if not options.files:
+        if options.model is not None or options.fix is not None:
+            raise ValueError("--model and --fix need a file: pointvit doctor FILE")
+        from pointvit.diagnosis import environment
 
-    from pointvit.diagnosis import environment
+        _print(environment())
+        return 0
+    return _examine_files(options.files, options.model, options.fix)
 
+
+def _examine_files(names: list[str], model_name: str | None, fix: str | None) -> int:
+    from pointvit.data.io import read_points
+    from pointvit.input_cleaning import WRITERS
+    from pointvit.input_files import find_files
+    from pointvit.viewer.output import checked_name
+
+    output = None if fix is None else checked_name(fix, list(WRITERS))
+    files = find_files(names, leave_out=[] if output is None else [output])
+    if output is not None and len(files) != 1:
+        raise ValueError(f"--fix writes one file, and {len(files)} are given")
+    model = None if model_name is None else _point_encoder(model_name)
+    done = 0
+    for file in files:
+        try:
+            if isinstance(file, Exception):
+                raise file
+            cloud = read_points(file)
+            rows = _file_rows(file, cloud, model)
+            if output is not None:
+                rows.append(("written", _fix(output, cloud)))
+        except (ValueError, OSError, ImportError) as error:
+            print(f"pointvit: {error}", file=sys.stderr)
+            continue
+        if done:
+            console().print()
+        _print(rows)
+        done += 1
+    return 0 if done == len(files) else PARTLY_DONE if done else 2
+
+
+def _point_encoder(name: str) -> ViT:
+    from pointvit.checkpoints import load
+    from pointvit.model import Pair
+
+    model = load(name)
+    encoder = model.points if isinstance(model, Pair) else model
+    if encoder.config.modality != "points":
+        raise ValueError(f"{name}: expected a model of point clouds, this one encodes images")
+    return encoder
+
+
+def _file_rows(file: str, cloud: PointCloud, model: ViT | None) -> Rows:
+    from pointvit.input_doctor import examine, treatment
+
+    found = examine(cloud)
+    rows = [("file", file), *_finding_rows(found)]
+    if model is None:
+        done = treatment(found, None)
+    else:
+        meta = model.meta
+        count = "an unknown number of" if meta.num_points is None else f"{meta.num_points:,}"
+        rows.append(("trained on", f"{count} points, {meta.up_axis} up"))
+        if model.num_classes:
+            rows.append(("the model", _surest(file, model)))
+        done = treatment(found, meta.num_points, meta.up_axis, meta.normalization)
+    return rows + [("predicting" if i == 0 else "", line) for i, line in enumerate(done)]
+
+
+def _finding_rows(found: Findings) -> Rows:
+    def numbers(values: tuple[float, ...]) -> str:
+        return ", ".join(f"{value:.5g}" for value in values)
+
+    far = f"{found.num_outliers:,}"
+    if found.num_outliers:
+        far += f"; without them the radius would be {found.rest:.0%}"
+    away = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
+    if found.outward is not None and found.outward < 0.5:
+        away += ": most point inwards"
+    return [
+        ("points", f"{found.num_points:,}"),
+        ("NaN or infinite", f"{found.num_dropped:,}"),
+        ("duplicates", f"{found.num_duplicates:,}"),
+        ("outliers", far),
+        ("centre", numbers(found.centre)),
+        ("extent", f"{numbers(found.extent)}; radius {found.radius:.5g}"),
+        ("spacing", f"{found.spacing:.4g}, the median distance to the nearest neighbour"),
+        ("shape", f"{found.shape}, singular values {numbers(found.singular)}"),
+        ("normals", away),
+        ("up axis", f"{found.up.axis}: {found.up.reason}"),
+    ]
+
+
+def _surest(file: str, model: ViT) -> str:
+    """Which vertical axis the model is surest with, and of what."""
+    from pointvit.inference import answers
+
+    sure = {up: next(answers(model, [file], 1, up)).classes[0] for up in ("y", "z")}
+    return "; ".join(f"{up} up: {name} {probability:.0%}" for up, (name, probability) in sure.items())
+
+
+def _fix(output: Path, cloud: PointCloud) -> str:
+    from pointvit.input_cleaning import cleaned, write_cloud
+    from pointvit.viewer.output import written
+
+    clean = cleaned(cloud)
+    with written(output) as temporary:
+        write_cloud(temporary, clean)
+    return f"{output}, {len(clean.points):,} of {len(cloud.points):,} points"
+
+
+def _print(rows: Rows) -> None:
     table = Table(box=None, show_header=False)
-    for name, state in environment():
+    for name, state in rows:
         table.add_row(name, Text(state))
     console().print(table)
-    return 0

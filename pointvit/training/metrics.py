@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from pointvit import plots
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -50,6 +48,8 @@ class Scores:
                 file.replace(folder / file.name)
 
     def _write(self, folder: Path, class_names: list[str], title: str) -> None:
+        from pointvit import plots  # it imports Matplotlib, which training itself does without
+
         summary = {
             "overall_accuracy": self.overall_accuracy,
             "mean_class_accuracy": self.mean_class_accuracy,
