@@ -1,5 +1,9 @@
 """Files to points: pick the reader, drop bad rows, sample, centre, cast to float32."""
 
+import os
+import stat
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,24 +11,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pointvit.data import mesh_files, point_files
-from pointvit.data.point_files import Array, Geometry
+from pointvit.data import gltf_files, las_files, mesh_files, pcd_files, ply_files, point_files, tables
+from pointvit.data.geometry import Array, Geometry, unit_colors
 
 READERS: dict[str, Callable[[Path], Geometry]] = {
     ".off": mesh_files.read_off,
     ".obj": mesh_files.read_obj,
-    ".ply": mesh_files.read_ply,
+    ".ply": ply_files.read_ply,
     ".stl": mesh_files.read_stl,
-    ".pcd": point_files.read_pcd,
-    ".xyz": point_files.read_table,
-    ".txt": point_files.read_table,
-    ".csv": point_files.read_table,
-    ".npy": point_files.read_numpy,
-    ".npz": point_files.read_numpy,
+    ".glb": gltf_files.read_gltf,
+    ".gltf": gltf_files.read_gltf,
+    ".pcd": pcd_files.read_pcd,
+    ".las": las_files.read_las,
+    ".laz": las_files.read_las,
+    ".xyz": tables.read_table,
+    ".pts": tables.read_pts,
+    ".txt": tables.read_table,
+    ".csv": tables.read_table,
+    ".npy": point_files.read_npy,
+    ".npz": point_files.read_npz,
     ".h5": point_files.read_hdf5,
     ".hdf5": point_files.read_hdf5,
 }
 MESH_SAMPLES = 10_000
+LARGEST_INPUT = 2**31
 
 
 @dataclass
@@ -46,7 +56,9 @@ class PointCloud:
     num_dropped: int = 0
 
 
-def read_points(path: str | Path, num_samples: int | None = None, seed: int = 0) -> PointCloud:
+def read_points(
+    path: str | Path, num_samples: int | None = None, seed: int = 0, format: str | None = None
+) -> PointCloud:
     """File -> points (P, 3) float32, with normals and colours where the file has them.
 
     A mesh is sampled uniformly by area: `num_samples` points, 10,000 by default. A point file, or a mesh
@@ -56,31 +68,31 @@ def read_points(path: str | Path, num_samples: int | None = None, seed: int = 0)
 
     Coordinates are read in float64. Where the step of float32 at the largest of them exceeds 1/100,000 of
     the cloud's extent (survey coordinates), the mean is subtracted before the cast and kept as `offset`.
+    Unit and axes stay those of the file.
+
+    Args:
+        path: the file, or the text "-" for standard input (`Path("-")` is a file of that name).
+        format: an extension such as "xyz", for standard input and for files whose name does not end in
+            their kind.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a folder, an unknown extension, a damaged file, no finite point, or a mesh without area.
-        ImportError: the format needs Open3D (STL, PCD, binary PLY), which is not installed.
+        ValueError: a folder, a pipe, an unknown extension, a damaged file, no finite point, or a mesh
+            without area.
+        ImportError: the format needs laspy (LAS, LAZ), which is not installed.
     """
-    path = Path(path)
-    geometry, num_dropped = _drop_non_finite(path, _reader(path)(path))
     if num_samples is not None and num_samples < 1:
         raise ValueError(
             f"num_samples: expected at least 1, or None for all points of {path}, got {num_samples}."
         )
-    rng = np.random.default_rng(seed)
-    if geometry.triangles is None:
-        geometry = _choose(geometry, num_samples, rng)
-    else:
-        geometry = _sample_surface(path, geometry, num_samples or MESH_SAMPLES, rng)
-    offset = _offset(geometry.points)
-    return PointCloud(
-        points=(geometry.points - offset).astype(np.float32),
-        normals=None if geometry.normals is None else geometry.normals.astype(np.float32),
-        colors=None if geometry.colors is None else _unit_range(geometry.colors),
-        offset=offset,
-        num_dropped=num_dropped,
-    )
+    if path != "-":
+        return _read(Path(path), _printable(str(path)), num_samples, seed, format)
+    if format is None:
+        raise ValueError('Standard input has no extension; give its format, such as format="xyz".')
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "input"
+        _save_standard_input(copy)
+        return _read(copy, "Standard input", num_samples, seed, format)
 
 
 def unit_sphere(points: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -108,26 +120,95 @@ def sample_triangles(
     return chosen, np.stack([1 - root, root * (1 - along), root * along], axis=1)
 
 
-def _reader(path: Path) -> Callable[[Path], Geometry]:
-    if path.is_dir():
+def _read(path: Path, shown: str, num_samples: int | None, seed: int, format: str | None) -> PointCloud:
+    """`shown` stands for the path in messages."""
+    ending = path.suffix.lower() if format is None else f".{format.lower().removeprefix('.')}"
+    try:
+        _check_file(path, ending)
+        # Numbers that no type holds are dropped with their rows, or named, below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _to_cloud(path, READERS[ending](path), num_samples, seed)
+    except (FileNotFoundError, ImportError) as error:
+        raise type(error)(_printable(str(error).replace(str(path), shown))) from None
+    except BaseException as error:
+        # Libraries raise what they like on damaged files; a panic of lazrs is not even an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise ValueError(_printable(str(error).replace(str(path), shown))) from None
+        raise ValueError(_printable(_sentence(path, shown, ending, error))) from error
+
+
+def _to_cloud(path: Path, geometry: Geometry, num_samples: int | None, seed: int) -> PointCloud:
+    geometry, num_dropped = _drop_non_finite(path, geometry)
+    if geometry.colors is not None:
+        geometry.colors = unit_colors(geometry.colors)
+    rng = np.random.default_rng(seed)
+    if geometry.triangles is None:
+        geometry = _choose(geometry, num_samples, rng)
+    else:
+        geometry = _sample_surface(path, geometry, num_samples or MESH_SAMPLES, rng)
+    offset = _offset(geometry.points)
+    return PointCloud(
+        points=(geometry.points - offset).astype(np.float32),
+        normals=None if geometry.normals is None else geometry.normals.astype(np.float32),
+        colors=None if geometry.colors is None else geometry.colors.astype(np.float32),
+        offset=offset,
+        num_dropped=num_dropped,
+    )
+
+
+def _sentence(path: Path, shown: str, ending: str, error: BaseException) -> str:
+    """One sentence that names the file, of an error that does not."""
+    if isinstance(error, MemoryError):
+        return f"{shown} asks for more memory than there is; it is damaged, or too large for this machine."
+    reason = " ".join(str(error).replace(str(path), shown).split())[:200].rstrip(".")
+    reason = reason if reason and isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
+    return f"{shown} cannot be read, is damaged, cut short or not a plain {ending} file ({reason})."
+
+
+def _printable(text: str) -> str:
+    """The text, with signs that a terminal would act on, or cannot show, written out."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def _check_file(path: Path, ending: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {path}.") from None
+    if stat.S_ISDIR(mode):
         raise ValueError(
             f"{path} is a folder; expected one file (PointCloudFolder reads a folder of class folders)."
         )
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}.")
-    if path.suffix.lower() not in READERS:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}; expected one of {', '.join(READERS)}.")
-    return READERS[path.suffix.lower()]
+    if not stat.S_ISREG(mode):
+        raise ValueError(
+            f"{path} is a pipe or a device; expected a file, or the path '-' and a format for standard input."
+        )
+    if ending not in READERS:
+        raise ValueError(f"{path}: unknown extension {ending!r}; expected one of {', '.join(READERS)}.")
+
+
+def _save_standard_input(copy: Path) -> None:
+    with copy.open("wb") as file:
+        while block := sys.stdin.buffer.read(2**20):
+            file.write(block)
+            if file.tell() > LARGEST_INPUT:
+                raise ValueError(
+                    f"Standard input has more than {LARGEST_INPUT:,} bytes; write it to a file first."
+                )
 
 
 def _drop_non_finite(path: Path, geometry: Geometry) -> tuple[Geometry, int]:
     """Without the rows, or the triangles at the vertices, that float32 cannot hold."""
     if len(geometry.points) == 0:
-        raise ValueError(f"{path} holds no points: it is empty, cut short, or not a {path.suffix} file.")
-    columns = [geometry.points] if geometry.triangles is not None else _point_columns(geometry)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(np.concatenate(columns, axis=1).astype(np.float32))
-    good: NDArray[np.bool_] = np.all(finite, axis=1)
+        raise ValueError(f"{path} holds no points: it is empty, cut short, or of another kind.")
+    columns = [geometry.points]
+    if geometry.triangles is None:
+        columns += [column for column in (geometry.normals, geometry.colors) if column is not None]
+    good = np.ones(len(geometry.points), dtype=np.bool_)
+    for column in columns:
+        good &= np.isfinite(column.astype(np.float32)).all(axis=1)
     if good.all():
         return geometry, 0
     if not good.any():
@@ -136,10 +217,6 @@ def _drop_non_finite(path: Path, geometry: Geometry) -> tuple[Geometry, int]:
         return _take(geometry, good), int((~good).sum())
     kept = geometry.triangles[good[geometry.triangles].all(axis=1)]
     return Geometry(geometry.points, kept, geometry.normals, geometry.colors), int((~good).sum())
-
-
-def _point_columns(geometry: Geometry) -> list[Array]:
-    return [column for column in (geometry.points, geometry.normals, geometry.colors) if column is not None]
 
 
 def _take(geometry: Geometry, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Geometry:
@@ -181,8 +258,3 @@ def _offset(points: Array) -> NDArray[np.float64]:
     step = np.spacing(np.float32(np.abs(points).max()))
     # A single place has no extent to blur.
     return points.mean(axis=0) if 0 < extent < 1e5 * step else np.zeros(3)
-
-
-def _unit_range(colors: Array) -> NDArray[np.float32]:
-    """Colours given as 0..255 or 0..1 -> [0, 1]."""
-    return (colors / 255 if colors.max() > 1 else colors).clip(0, 1).astype(np.float32)

@@ -1,176 +1,163 @@
-"""Mesh files -> `Geometry`: OFF, OBJ, PLY and STL, also without faces.
+"""Mesh files of text, and STL -> `Geometry`: OFF, OBJ and STL, also without faces.
 
-Open3D reads STL and binary PLY. Text is parsed here, because Open3D does not fail on what it cannot read: it
-returns an empty mesh for the OFF header `OFF490 518 0` and for OBJ polygons, and uninitialised memory behind
-a broken row of PLY. Every `ValueError` names the file and, in text, the line.
+They are parsed here, because Open3D does not fail on what it cannot read: it returns an empty mesh for OBJ
+polygons and the OFF header `OFF490 518 0`, and what stood in memory behind a broken row; a damaged PLY can
+end the process. Every `ValueError` names the file and, in text, the line.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pointvit.data.point_files import (
-    Geometry,
-    Lines,
-    named_columns,
-    parse_rows,
-    read_with_open3d,
-    split_rows,
-    text_lines,
-)
+from pointvit.data.geometry import Array, Geometry, fan
+from pointvit.data.tables import Line, blocks_of, parse_rows, take_rows, text_lines
 
-PLY_SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "double": 8} | {
-    "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "float32": 4, "float64": 8
-}  # fmt: skip
+STL_HEADER = 84
+STL_TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
 
 
 def read_off(path: Path) -> Geometry:
     """Text OFF, COFF, NOFF and CNOFF; the counts may stand on the keyword's line, even without a space."""
     lines = text_lines(path)
-    number, first = lines[0] if lines else (1, "")
+    number, first = next(lines, (1, ""))
     header = re.fullmatch(r"(?:ST)?(C)?(N)?OFF(?!\s*BINARY)(.*)", first)
     if header is None:
         raise ValueError(
             f"{path}, line {number}: expected OFF, COFF or NOFF of a text file, found {first[:60]!r}."
         )
-    counts = [(number, header[3])] if header[3].strip() else lines[1:2]
-    body = lines[1:] if header[3].strip() else lines[2:]
-    if not counts:
+    line = (number, header[3].strip()) if header[3].strip() else next(lines, None)
+    if line is None:
         raise ValueError(
             f"{path}: the file ends behind {first!r}; expected the numbers of vertices and faces."
         )
-    num_vertices, num_faces = (int(count) for count in parse_rows(path, counts, range(2), np.int64)[0])
+    num_vertices, num_faces = (int(count) for count in parse_rows(path, [line], range(2), np.int64)[0])
     if min(num_vertices, num_faces) < 0:
         raise ValueError(
-            f"{path}, line {counts[0][0]}: expected counts of vertices and faces, found {counts[0][1]!r}."
+            f"{path}, line {line[0]}: expected counts of vertices and faces, found {line[1][:60]!r}."
         )
-    vertices, faces = split_rows(path, body, [num_vertices, num_faces])
-    color_start = 6 if header[2] else 3
-    return Geometry(
-        points=parse_rows(path, vertices, range(3)),
-        triangles=_polygons(path, faces, num_vertices),
-        normals=parse_rows(path, vertices, range(3, 6)) if header[2] else None,
-        colors=parse_rows(path, vertices, range(color_start, color_start + 3)) if header[1] else None,
-    )
+    kinds = ["points", *(["normals"] if header[2] else []), *(["colors"] if header[1] else [])]
+    table = parse_rows(path, take_rows(path, lines, num_vertices), range(3 * len(kinds)))
+    parts = dict(zip(kinds, np.split(table, len(kinds), axis=1), strict=True))
+    return Geometry(triangles=polygons(path, take_rows(path, lines, num_faces), num_vertices), **parts)
 
 
 def read_obj(path: Path) -> Geometry:
-    """Wavefront OBJ: `v x y z [r g b]`, and `f` with any number of corners, also negative ones."""
-    vertices: Lines = []
-    polygons: dict[int, tuple[list[int], list[list[int]]]] = defaultdict(lambda: ([], []))
-    for number, line in text_lines(path):
-        kind, *words = line.split()
-        if kind == "v":
-            vertices.append((number, line[1:].strip()))
-        elif kind == "f":
-            try:
-                corners = [int(word.split("/")[0]) for word in words]
-            except ValueError:
-                raise ValueError(
-                    f"{path}, line {number}: expected vertex numbers, found {line[:60]!r}."
-                ) from None
-            numbers, rows = polygons[len(corners)]
-            numbers.append(number)
-            rows.append([corner - 1 if corner >= 0 else len(vertices) + corner for corner in corners])
-    fans = [
-        _fan(path, numbers, np.array(rows, dtype=np.int64), len(vertices))
-        for size, (numbers, rows) in polygons.items()
-        if size >= 3
-    ]
-    colored = bool(vertices) and len(vertices[0][1].split()) >= 6
-    return Geometry(
-        points=parse_rows(path, vertices, range(3)),
-        triangles=np.concatenate(fans) if fans else None,
-        colors=parse_rows(path, vertices, range(3, 6)) if colored else None,
+    """Wavefront OBJ: `v x y z [r g b]`, and `f` with any number of corners, also negative ones.
+
+    A file without faces is a point file, with the normals of its `vn` where every vertex has one.
+    """
+    vertices = _keyword_lines(path, "v")
+    first = next(vertices, (0, ""))
+    width = 6 if len(first[1].split()) >= 6 else 3
+    table = parse_rows(path, chain([first] if first[0] else [], vertices), range(width))
+    geometry = Geometry(
+        points=table[:, :3],
+        triangles=polygons(path, _obj_faces(path), len(table), first_vertex=1),
+        colors=table[:, 3:] if width == 6 else None,
     )
-
-
-def read_ply(path: Path) -> Geometry:
-    """PLY, ASCII or binary: element `vertex`, and `face` whose first property is the list of corners."""
-    head, found, body = path.read_bytes().partition(b"end_header")
-    if not head.startswith(b"ply") or not found:
-        raise ValueError(
-            f"{path}: expected a PLY header from 'ply' to 'end_header'; the file is cut or not PLY."
-        )
-    elements: list[tuple[str, int, list[list[str]]]] = []
-    ascii_body = False
-    for line in head.decode("ascii", "replace").splitlines():
-        match line.split():
-            case ["format", kind, *_]:
-                ascii_body = kind == "ascii"
-            case ["element", name, count] if count.isdigit():
-                elements.append((name, int(count), []))
-            case ["property", *words] if elements:
-                elements[-1][2].append(words)
-    if ascii_body:
-        return _ply_text(path, elements)
-    # A face has at least three corners, so this is exact for triangles and a lower bound for polygons.
-    smallest = sum(count * sum(map(_ply_size, properties)) for _, count, properties in elements)
-    geometry = read_with_open3d(path) if len(body.partition(b"\n")[2]) >= smallest else None
-    faces = sum(count for name, count, _ in elements if name == "face")
-    if geometry is None or (faces and (geometry.triangles is None or len(geometry.triangles) < faces)):
-        rows = ", ".join(f"{count} {name}" for name, count, _ in elements)
-        raise ValueError(
-            f"{path}: the header promises {rows}, but the file is cut short or damaged behind it."
-        )
+    if geometry.triangles is None:
+        normals = parse_rows(path, _keyword_lines(path, "vn"), range(3))
+        geometry.normals = normals if len(normals) == len(table) else None
     return geometry
 
 
 def read_stl(path: Path) -> Geometry:
-    """STL by Open3D."""
-    return read_with_open3d(path)
-
-
-def _ply_text(path: Path, elements: list[tuple[str, int, list[list[str]]]]) -> Geometry:
-    lines = text_lines(path)
-    start = next(i for i, (_, line) in enumerate(lines) if line == "end_header") + 1
-    rows = split_rows(path, lines[start:], [count for _, count, _ in elements])
-    geometry = Geometry(np.empty((0, 3)))
-    for (name, _, properties), part in zip(elements, rows, strict=True):
-        if name == "vertex":
-            columns = named_columns([words[-1].lower() for words in properties])
-            if "points" not in columns:
-                found = ", ".join(words[-1] for words in properties)
-                raise ValueError(f"{path}: expected the vertex properties x, y and z, found {found}.")
-            geometry = Geometry(**{kind: parse_rows(path, part, where) for kind, where in columns.items()})
-        elif name == "face":
-            geometry.triangles = _polygons(path, part, len(geometry.points))
-    return geometry
-
-
-def _ply_size(words: Sequence[str]) -> int:
-    """Smallest number of bytes of a property: `float x`, or `list uchar int vertex_indices` of a triangle."""
-    if words[0] != "list":
-        return PLY_SIZES.get(words[0], 1)
-    return PLY_SIZES.get(words[1], 1) + (
-        3 * PLY_SIZES.get(words[2], 1) if words[3].startswith("vertex_ind") else 0
+    """STL, binary or text; every triangle has corners of its own, as in the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(STL_HEADER)
+        count = int.from_bytes(head[80:84], "little")
+        promised = STL_HEADER + count * STL_TRIANGLE.itemsize
+        if len(head) == STL_HEADER and size == promised:
+            corners = np.fromfile(file, STL_TRIANGLE, count)["corners"].reshape(-1, 3).astype(np.float64)
+            return Geometry(corners, _in_threes(corners))
+    if head.lstrip()[:5].lower() == b"solid":
+        return _stl_text(path)
+    raise ValueError(
+        f"{path}: expected STL, a text that begins with 'solid' or, for {count} triangles, {promised} bytes; "
+        f"the file has {size}."
     )
 
 
-def _polygons(path: Path, lines: Lines, num_vertices: int) -> NDArray[np.int64] | None:
-    """Lines `n i1 .. in [colour]` -> (F, 3) triangles, without points and edges (n < 3)."""
-    sizes = parse_rows(path, lines, [0], np.int64)[:, 0]
+def polygons(
+    path: Path, lines: Iterable[Line], num_vertices: int, start: int = 0, first_vertex: int = 0
+) -> NDArray[np.int64] | None:
+    """Lines `n i1 .. in [colour]` from column `start` on -> (F, 3) triangles, without points and edges.
+
+    Vertices are counted from `first_vertex` in the lines, from 0 in the triangles.
+    """
     fans = []
-    for size in np.unique(sizes[sizes >= 3]):
-        chosen = [lines[row] for row in np.flatnonzero(sizes == size)]
-        corners = parse_rows(path, chosen, range(1, size + 1), np.int64)
-        fans.append(_fan(path, [number for number, _ in chosen], corners, num_vertices))
+    for block in blocks_of(lines):
+        sizes = parse_rows(path, block, [start], np.int64)[:, 0]
+        for size in np.unique(sizes[sizes >= 3]):
+            chosen = [block[row] for row in np.flatnonzero(sizes == size)]
+            if size > max(len(text) for _, text in chosen):
+                number, text = chosen[0]
+                raise ValueError(
+                    f"{path}, line {number}: expected a face of {size} corners, found {text[:60]!r}."
+                )
+            corners = parse_rows(path, chosen, range(start + 1, start + 1 + size), np.int64) - first_vertex
+            outside = ((corners < 0) | (corners >= num_vertices)).any(axis=1)
+            if outside.any():
+                raise ValueError(
+                    f"{path}, line {chosen[int(outside.argmax())][0]}: a face names a vertex outside the "
+                    f"{num_vertices} that the file has."
+                )
+            fans.append(fan(corners))
     return np.concatenate(fans) if fans else None
 
 
-def _fan(
-    path: Path, numbers: Sequence[int], polygons: NDArray[np.int64], num_vertices: int
-) -> NDArray[np.int64]:
-    """(F, n) -> (F(n-2), 3): each polygon as a fan about its first corner."""
-    outside = ((polygons < 0) | (polygons >= num_vertices)).any(axis=1)
-    if outside.any():
-        number = numbers[int(outside.argmax())]
+def _keyword_lines(path: Path, keyword: str) -> Iterator[Line]:
+    """The lines that begin with the word, without it."""
+    for number, line in text_lines(path):
+        word, *rest = line.split(maxsplit=1)
+        if word == keyword:
+            yield number, "".join(rest)
+
+
+def _obj_faces(path: Path) -> Iterator[Line]:
+    """Each face as in OFF, the number of corners first; vertices are counted from 1."""
+    num_vertices = 0
+    for number, line in text_lines(path):
+        keyword, *words = line.split()
+        if keyword == "v":
+            num_vertices += 1
+        elif keyword == "f" and len(words) >= 3:
+            if "/" in line:
+                words = [word.partition("/")[0] for word in words]
+            if "-" in line:
+                words = [_from_the_start(word, num_vertices) for word in words]
+            yield number, f"{len(words)} {' '.join(words)}"
+
+
+def _from_the_start(vertex: str, num_vertices: int) -> str:
+    """-1 is the last vertex so far. What is no number is left to be found later, with its line."""
+    return str(num_vertices + 1 + int(vertex)) if re.fullmatch(r"-[0-9]{1,18}", vertex) else vertex
+
+
+def _stl_text(path: Path) -> Geometry:
+    count, last = 0, ""
+
+    def vertices() -> Iterator[Line]:
+        nonlocal count, last
+        for number, line in text_lines(path):
+            last, *rest = line.lower().split(maxsplit=1)
+            count += last == "facet"
+            if last == "vertex":
+                yield number, "".join(rest)
+
+    corners = parse_rows(path, vertices(), range(3))
+    if last != "endsolid" or len(corners) != 3 * count:
         raise ValueError(
-            f"{path}, line {number}: a face names a vertex outside the {num_vertices} that the file has."
+            f"{path}: expected three vertices in each of {count} facets and 'endsolid' at the end, found "
+            f"{len(corners)} vertices; the file is cut short or damaged."
         )
-    first = np.broadcast_to(polygons[:, :1], polygons[:, 2:].shape)
-    return np.stack([first, polygons[:, 1:-1], polygons[:, 2:]], axis=-1).reshape(-1, 3)
+    return Geometry(corners, _in_threes(corners))
+
+
+def _in_threes(corners: Array) -> NDArray[np.int64] | None:
+    return np.arange(len(corners)).reshape(-1, 3) if len(corners) else None

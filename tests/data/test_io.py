@@ -8,79 +8,42 @@ import h5py
 import numpy as np
 import pytest
 
+from point_file_writers import (
+    CLOUD_WRITERS,
+    COLORS,
+    MESH_WRITERS,
+    NORMALS,
+    POINTS,
+    WRITERS,
+)
 from pointvit.data.io import READERS, read_points, sample_triangles, unit_sphere
 
 SQUARE = "0 0 0\n1 0 0\n1 1 0\n0 1 0\n"
-RNG = np.random.default_rng(0)
-POINTS = RNG.normal(size=(50, 3))
-NORMALS = POINTS / np.linalg.norm(POINTS, axis=1, keepdims=True)
-COLORS = RNG.integers(0, 256, size=(50, 3)) / 255
-
-
-def open3d_cloud(path: Path) -> None:
-    import open3d
-
-    cloud = open3d.geometry.PointCloud(open3d.utility.Vector3dVector(POINTS))
-    cloud.normals = open3d.utility.Vector3dVector(NORMALS)
-    cloud.colors = open3d.utility.Vector3dVector(COLORS)
-    open3d.io.write_point_cloud(str(path), cloud, write_ascii=path.stem.endswith("ascii"))
-
-
-def open3d_mesh(path: Path) -> None:
-    import open3d
-
-    mesh = open3d.geometry.TriangleMesh.create_box(1, 2, 3)
-    mesh.compute_triangle_normals()
-    with open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error):
-        open3d.io.write_triangle_mesh(str(path), mesh, write_ascii=path.stem.endswith("ascii"))
-
-
-def hdf5_cloud(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file["data"], file["normals"], file["colors"], file["label"] = POINTS, NORMALS, COLORS, np.arange(50)
-
-
-CLOUD_WRITERS = {
-    "cloud.ply": open3d_cloud,
-    "cloud_ascii.ply": open3d_cloud,
-    "cloud.pcd": open3d_cloud,
-    "cloud_ascii.pcd": open3d_cloud,
-    "cloud.xyz": open3d_cloud,
-    "cloud.txt": lambda path: np.savetxt(path, np.hstack([POINTS, NORMALS]), delimiter=","),
-    "cloud.csv": lambda path: np.savetxt(
-        path, np.hstack([COLORS * 255, POINTS]), delimiter=";", header="r;g;b;x;y;z", comments=""
-    ),
-    "cloud.npy": lambda path: np.save(path, np.hstack([POINTS, NORMALS])),
-    "cloud.npz": lambda path: np.savez(path, points=POINTS, normals=NORMALS, colors=COLORS),
-    "cloud.h5": hdf5_cloud,
-    "cloud.hdf5": hdf5_cloud,
-}
-MESH_WRITERS = {f"mesh{end}": open3d_mesh for end in (".off", ".obj", ".stl", ".ply", "_ascii.ply")}
 XYZ = "property float x\nproperty float y\nproperty float z\n"
 PLY_HEAD = f"ply\nformat ascii 1.0\nelement vertex 3\n{XYZ}end_header\n"
 PLY_FACES = "element face 0\nproperty list uchar int vertex_indices\n"
 PCD_HEAD = "FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH 3\nHEIGHT 1\nPOINTS 3\nDATA ascii\n"
-WITH_NORMALS = ("ply", "pcd", "txt", "npy", "npz", "h5", "hdf5")
-WITH_COLORS = ("ply", "pcd", "csv", "npz", "h5", "hdf5")
+WITHOUT_NORMALS = ("trimesh.ply", "separate.pcd", ".las", ".laz", ".glb", ".xyz", ".pts", ".csv")
+WITHOUT_COLORS = (".xyz", "cloud.txt", ".npy")
 
 
 def test_every_reader_has_a_foreign_writer():
-    assert {Path(name).suffix for name in (*CLOUD_WRITERS, *MESH_WRITERS)} == set(READERS)
+    assert {Path(name).suffix for name in WRITERS} == set(READERS)
 
 
 @pytest.mark.parametrize("name", CLOUD_WRITERS)
 def test_point_file(tmp_path, name):
     CLOUD_WRITERS[name](tmp_path / name)
     cloud = read_points(tmp_path / name)
-    # Open3D writes ASCII PLY with six digits.
-    np.testing.assert_allclose(cloud.points, POINTS, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cloud.points, POINTS, rtol=0, atol=1e-6)
     assert cloud.points.dtype == np.float32
-    assert (cloud.normals is not None) == name.endswith(WITH_NORMALS)
-    assert (cloud.colors is not None) == name.endswith(WITH_COLORS)
+    assert (cloud.normals is None) == name.endswith(WITHOUT_NORMALS)
+    assert (cloud.colors is None) == name.endswith(WITHOUT_COLORS)
     if cloud.normals is not None:
-        np.testing.assert_allclose(cloud.normals, NORMALS, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(cloud.normals, NORMALS, rtol=0, atol=1e-6)
     if cloud.colors is not None:
-        np.testing.assert_allclose(cloud.colors, COLORS, atol=0.003)
+        assert cloud.colors.dtype == np.float32
+        np.testing.assert_allclose(cloud.colors, COLORS, rtol=0, atol=1e-6)
     assert cloud.num_dropped == 0
     assert not cloud.offset.any()
 
@@ -96,6 +59,12 @@ def test_mesh_file(tmp_path, name):
     # The sides across x, y and z have areas 6, 3 and 2.
     shares = np.abs(cloud.normals).mean(axis=0)
     np.testing.assert_allclose(shares, np.array([6, 3, 2]) / 11, atol=0.02)
+    # Normals point outwards.
+    assert (((cloud.points - size / 2) * cloud.normals).sum(axis=1) > 0).all()
+    if name in ("mesh_trimesh.obj", "mesh_trimesh.ply", "mesh.glb", "mesh.gltf"):
+        np.testing.assert_allclose(cloud.colors, np.tile(COLORS[0], (10_000, 1)), rtol=0, atol=1e-6)
+    else:
+        assert cloud.colors is None
     assert read_points(tmp_path / name, 77).points.shape == (77, 3)
 
 
@@ -169,7 +138,7 @@ def test_text_without_faces_is_a_point_cloud(tmp_path, name, text):
         ("a.off", "OFF\n", "ends behind 'OFF'"),
         ("a.off", "OFF\nfour 2 0\n", "line 2: expected at least 2 whole numbers"),
         ("a.off", "OFF\n-4 2 0\n", "line 2: expected counts"),
-        ("a.off", "OFF\n4 2 0\n" + SQUARE + "3 0 1 2\n", "promises 6 rows, but the file ends after 5"),
+        ("a.off", "OFF\n4 2 0\n" + SQUARE + "3 0 1 2\n", "promises 2 rows, but the file ends after 1"),
         ("a.off", "OFF\n4 1 0\n" + SQUARE + "3 0 1\n", "line 7: expected at least 4 whole numbers"),
         ("a.off", "OFF\n4 1 0\n" + SQUARE + "3 0 1 4\n", "line 7: a face names a vertex outside the 4"),
         ("a.off", "OFF\n4 1 0\n" + SQUARE.replace("1 1 0", "1 x 0") + "3 0 1 2\n", "line 5: expected"),
@@ -177,16 +146,16 @@ def test_text_without_faces_is_a_point_cloud(tmp_path, name, text):
         ("a.off", "OFF\n0 0 0\n", "holds no points"),
         ("a.off", "OFF\n3 1 0\n0 0 0\nnan 0 0\n2 1 0\n3 0 1 2\n", "no triangle has three finite corners"),
         ("a.obj", "v 0 0 0\nv 1 0\n", "line 2: expected at least 3 numbers"),
-        ("a.obj", "v 0 0 0\nv 1 0 0\nv 1 1 0\nf 1 2 x\n", "line 4: expected vertex numbers"),
+        ("a.obj", "v 0 0 0\nv 1 0 0\nv 1 1 0\nf 1 2 x\n", "line 4: expected at least 4 whole numbers"),
         ("a.obj", "v 0 0 0\nv 1 0 0\nv 1 1 0\nf 1 2 0\n", "line 4: a face names a vertex outside"),
         ("a.ply", "off\n", "expected a PLY header"),
         ("a.ply", PLY_HEAD + "0 0 0\n1 zz 0\n1 1 1\n", "line 9: expected at least 3 numbers"),
         ("a.ply", PLY_HEAD + "0 0 0\n1 1 1\n", "promises 3 rows, but the file ends after 2"),
-        ("a.ply", PLY_HEAD.replace("float z", "float w") + SQUARE, "expected the vertex properties x"),
+        ("a.ply", PLY_HEAD.replace("float z", "float w") + SQUARE, "expected the properties x"),
         ("a.pcd", PCD_HEAD + "0 0 0\n1 1 1\n", "promises 3 rows, but the file ends after 2"),
         ("a.pcd", PCD_HEAD + "0 0 0\n1 zz 1\n1 1 1\n", "line 10: expected at least 3 numbers"),
         ("a.pcd", PCD_HEAD.replace("POINTS 3", "POINTS"), "expected a line 'POINTS <number>'"),
-        ("a.stl", "solid a\nfacet normal 0 0 1\nouter loop\nvertex 0 0", "holds no points"),
+        ("a.stl", "solid a\nfacet\nouter loop\nvertex 0 0", "line 4: expected at least 3 numbers"),
         ("a.txt", "", "holds no points"),
         ("a.txt", "x y z\n", "holds no points"),
         ("a.txt", "1 2\n3 4\n", "line 1: expected at least 3 numbers"),
@@ -350,28 +319,29 @@ def test_unit_sphere():
     np.testing.assert_array_equal(unit_sphere(np.full((4, 3), 5, dtype=np.float32)), np.zeros((4, 3)))
 
 
-def test_without_open3d_the_error_says_how_to_get_it(tmp_path, monkeypatch):
-    open3d_cloud(tmp_path / "cloud.ply")
+def test_without_laspy_the_error_says_how_to_get_it(tmp_path, monkeypatch):
+    WRITERS["cloud.laz"](tmp_path / "cloud.laz")
     real_import = builtins.__import__
 
-    def no_open3d(name, *args, **kwargs):
-        if name == "open3d":
-            raise ImportError("No module named 'open3d'")
+    def no_laspy(name, *args, **kwargs):
+        if name == "laspy":
+            raise ImportError("No module named 'laspy'")
         return real_import(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", no_open3d)
+    monkeypatch.setattr(builtins, "__import__", no_laspy)
     with pytest.raises(ImportError, match="pip install 'pointvit"):
-        read_points(tmp_path / "cloud.ply")
+        read_points(tmp_path / "cloud.laz")
 
 
-def test_text_formats_do_not_import_open3d(tmp_path):
-    (tmp_path / "a.off").write_text(OFF_VARIANTS["polygon"])
+def test_only_laspy_is_imported_and_only_for_las(tmp_path):
+    for name in (names := [name for name in WRITERS if not name.endswith((".las", ".laz"))]):
+        WRITERS[name](tmp_path / name)
     code = (
-        "import sys; from pointvit.data.io import read_points; read_points(sys.argv[1]); "
-        "sys.exit('open3d' in sys.modules)"
+        "import sys; from pointvit.data.io import read_points; [read_points(each) for each in sys.argv[1:]]; "
+        "sys.exit(any(name in sys.modules for name in ('open3d', 'trimesh', 'laspy')))"
     )
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.off")], check=True, cwd=root)
+    files = [str(tmp_path / name) for name in names]
+    subprocess.run([sys.executable, "-c", code, *files], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.fixture
