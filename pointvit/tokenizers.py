@@ -56,6 +56,11 @@ class ImageTokenizerConfig:
 
     def __post_init__(self) -> None:
         _check_rate(self.patch_drop_rate)
+        if self.in_chans < 1 or min(self.stem or (1,)) < 1:
+            raise ValueError(
+                "an image tokenizer needs in_chans >= 1, and at least one block in each stage of a stem, got "
+                f"{self.in_chans} and {self.stem}"
+            )
         for size, patch in zip(self.img_size, self.patch_size, strict=True):
             if patch < 1 or size < patch or size % patch:
                 raise ValueError(

@@ -6,6 +6,7 @@ Parameter names are timm's, so that most public weights load without renaming.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,10 @@ class TrunkConfig:
     """Stochastic depth (Huang et al. 2016), growing from 0 at the first block to this at the last."""
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.embed_dim * self.mlp_ratio):
+            raise ValueError(f"mlp_ratio must be a finite number, got {self.mlp_ratio}")
+        if not 0.0 < self.norm_eps < 1.0:
+            raise ValueError(f"norm_eps must lie in (0, 1), got {self.norm_eps}")
         if min(self.embed_dim, self.depth, self.num_heads, self.hidden_dim) < 1:
             raise ValueError(
                 "a trunk needs embed_dim, depth and num_heads >= 1 and a positive mlp_ratio, got "

@@ -106,7 +106,8 @@ def create_model(
         tokenizer: with ``auto``, ``points`` for a point encoder on the checkpoint's trunk, whatever front end
             the file has. None: the file's own.
         settings: any field of the model's configuration: ``num_classes``, ``num_groups``, ``img_size``,
-            ``drop_path_rate``, ``global_pool``, ...
+            ``drop_path_rate``, ``global_pool``, ... ``img_size`` is what the model takes; the grid of the
+            file's own positions is the one that its config states, or else a square.
 
     Raises:
         ValueError: for an unknown name or setting, or a checkpoint that does not fit.
@@ -159,8 +160,16 @@ def model_for(checkpoint: Checkpoint, config: ViTConfig, is_own: bool = True) ->
 
     Args:
         is_own: whether the model is the one in the file, whose saved description then holds for it too.
+
+    Raises:
+        CheckpointError: if there is no such model.
     """
-    model = _build(config)
+    from pointvit.checkpoints import CheckpointError
+
+    try:
+        model = _build(config)
+    except (ValueError, RuntimeError) as error:  # RuntimeError: sizes, from torch
+        raise CheckpointError(f"{checkpoint.path}: no model can be built for it ({error})") from error
     for field, value in checkpoint.meta.items():
         setattr(model.meta, field, value)
     if is_own and checkpoint.saved is not None and checkpoint.config is not None:

@@ -320,7 +320,8 @@ def test_convert_names_what_is_set_aside_and_takes_what_is_left_open(image, tmp_
     options = ["--to", "huggingface", "--from", "timm", "--activation", "quick_gelu", "--norm-eps", "1e-3"]
     assert main(["convert", str(bare), str(tmp_path / "hf"), *options, "--num-heads", "6"]) == 0
     shown = capsys.readouterr().out
-    assert "mask_token, 192 numbers: used in pre-training only" in shown
+    assert "used in pre-training only: mask_token, 192 numbers" in shown
+    assert "pos_resample antialias; others will take bicubic" in shown
     trunk = pointvit.create_model("auto", pretrained=tmp_path / "hf").config.trunk
     assert (trunk.activation, trunk.norm_eps, trunk.num_heads) == ("quick_gelu", 1e-3, 6)
 

@@ -98,6 +98,8 @@ def test_images_have_no_lengths() -> None:
     ("settings", "message"),
     [
         ({"img_size": (224, 230)}, r"img_size \(224, 230\) must be a multiple of patch_size \(16, 16\)"),
+        ({"in_chans": 0}, "in_chans >= 1, and at least one block in each stage of a stem, got 0 and None"),
+        ({"stem": (3, 0)}, r"at least one block in each stage of a stem, got 3 and \(3, 0\)"),
         ({"patch_size": (0, 16)}, "must be a multiple of patch_size"),
         ({"pos_embed": "rope"}, "pos_embed must be one of learned, learned_2d, sincos_2d, none, got 'rope'"),
     ],

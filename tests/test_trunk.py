@@ -173,6 +173,11 @@ def test_a_hidden_width_survives_its_ratio() -> None:
     ("settings", "message"),
     [
         ({"embed_dim": 50}, "embed_dim must be a multiple of num_heads, got embed_dim=50 and num_heads=12"),
+        ({"norm_eps": 0.0}, r"norm_eps must lie in \(0, 1\), got 0.0"),
+        ({"norm_eps": float("nan")}, r"norm_eps must lie in \(0, 1\), got nan"),
+        ({"norm_eps": float("inf")}, r"norm_eps must lie in \(0, 1\), got inf"),
+        ({"mlp_ratio": 1e308}, r"mlp_ratio must be a finite number, got 1e\+308"),
+        ({"mlp_ratio": float("nan")}, "mlp_ratio must be a finite number, got nan"),
         ({"activation": "relu"}, "activation must be one of gelu, gelu_tanh, quick_gelu, got 'relu'"),
         ({"drop_path_rate": 1.0}, r"drop_path_rate must lie in \[0, 1\), got 1.0"),
         ({"attn_drop_rate": -0.1}, r"attn_drop_rate must lie in \[0, 1\), got -0.1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +17,7 @@ QKV, FC1, FC2 = (f"trunk.blocks.0.{n}.weight" for n in ("attn.qkv", "mlp.fc1", "
 POINTS = "tokenizer.embed.first.0.weight"
 NEEDED = ("norm_eps", "activation", "num_heads")
 """Settings that a wrong value would leave loading cleanly and computing something else."""
-_STEM_ROOTS = ("tokenizer.backbone.stem.conv.weight", "tokenizer.backbone.conv.weight")
+STEM_ROOTS = ("tokenizer.backbone.stem.conv.weight", "tokenizer.backbone.conv.weight")
 """The first convolution of a hybrid stem with stages, and of one without."""
 _LAST = {"linear": "head.weight", "projection": "head.weight", "distilled": "head.cls.weight",
          "point_bert": "head.3.weight",
@@ -34,12 +34,12 @@ def trunk_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Trun
     """
     if FC1 not in tensors or FC2 not in tensors:
         raise ValueError("block 0 has no complete MLP (mlp.fc1 and mlp.fc2)")
-    blocks = [int(m[1]) for name in tensors if (m := re.match(r"trunk\.blocks\.(\d+)\.", name))]
+    depth = block_count(tensors)
     width, hidden = tensors[QKV].shape[1], tensors[FC2].shape[1]
     return TrunkConfig(
         **{
             "embed_dim": width,
-            "depth": max(blocks) + 1,
+            "depth": depth,
             "num_heads": max(1, width // 64),
             "mlp_ratio": hidden / width,
             "qkv_bias": "trunk.blocks.0.attn.qkv.bias" in tensors,
@@ -52,6 +52,23 @@ def trunk_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Trun
             **{name: value for name, value in settings.items() if name in _TRUNK_FIELDS},
         }
     )
+
+
+def block_count(names: Iterable[str]) -> int:
+    """How many blocks there are.
+
+    Raises:
+        ValueError: unless they are numbered 0, 1, 2, ...
+    """
+    return _numbered(names, r"trunk\.blocks\.(\d+)\.", "blocks")
+
+
+def _numbered(names: Iterable[str], pattern: str, what: str) -> int:
+    found = {int(m[1]) for name in names if (m := re.match(pattern, name))}
+    if found and max(found) != len(found) - 1:
+        gap = next(i for i in range(len(found)) if i not in found)
+        raise ValueError(f"it has {what} up to number {max(found)}, but none of number {gap}")
+    return len(found)
 
 
 def encoder_of(
@@ -114,17 +131,22 @@ def _point_tokenizer(tensors: Mapping[str, Tensor]) -> PointTokenizerConfig:
     )
 
 
+def patch_of(tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+    """(h, w) in pixels of what becomes a token: the kernel's size times the stride of a stem before it."""
+    stem, kernel = stem_of(tensors), tensors["tokenizer.proj.weight"]
+    stride = 1 if stem is None else 4 * 2 ** max(0, len(stem) - 1)
+    return kernel.shape[2] * stride, kernel.shape[3] * stride
+
+
 def _image_tokenizer(
     tensors: Mapping[str, Tensor], layout: tuple[int, tuple[int, int]] | None
 ) -> ImageTokenizerConfig:
     kernel = tensors.get("tokenizer.proj.weight")
     if kernel is None:
         raise ValueError("holds no patch projection, so it is no image encoder")
-    stem = _stem(tensors)
-    stride = 1 if stem is None else 4 * 2 ** max(0, len(stem) - 1)
-    patch = (kernel.shape[2] * stride, kernel.shape[3] * stride)
+    stem, patch = stem_of(tensors), patch_of(tensors)
     prefix, grid = (0, (224 // patch[0], 224 // patch[1])) if layout is None else layout
-    root = next((tensors[name] for name in _STEM_ROOTS if name in tensors), kernel)
+    root = next((tensors[name] for name in STEM_ROOTS if name in tensors), kernel)
     return ImageTokenizerConfig(
         img_size=(grid[0] * patch[0], grid[1] * patch[1]),
         patch_size=patch,
@@ -137,10 +159,17 @@ def _image_tokenizer(
     )
 
 
-def _stem(tensors: Mapping[str, Tensor]) -> tuple[int, ...] | None:
-    if not any(name in tensors for name in _STEM_ROOTS):
+def stem_of(tensors: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+    """Blocks per stage of a hybrid's stem, or None if there is no stem.
+
+    Raises:
+        ValueError: unless stages and blocks are numbered 0, 1, 2, ...
+    """
+    if not any(name in tensors for name in STEM_ROOTS):
         return None
-    pattern = re.compile(r"tokenizer\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
-    units = {(int(m[1]), int(m[2])) for name in tensors if (m := pattern.match(name))}
-    stages = max((stage for stage, _ in units), default=-1) + 1
-    return tuple(sum(stage == s for stage, _ in units) for s in range(stages))
+    stages = "tokenizer.backbone.stages."
+    count = _numbered(tensors, re.escape(stages) + r"(\d+)\.", "stages of its stem")
+    return tuple(
+        _numbered(tensors, re.escape(f"{stages}{stage}.blocks.") + r"(\d+)\.", f"blocks of stage {stage}")
+        for stage in range(count)
+    )

@@ -41,6 +41,8 @@ DTYPES = {
 """What safetensors calls the types of numbers."""
 PLENTY, ABSURD = 1 << 30, 100
 """A file that says it holds more bytes than PLENTY, and ABSURD times its own, is not read."""
+MAX_WRAPPERS = 32
+"""Mappings around tensors that are looked into."""
 SMALL = 1 << 13
 """Numbers of a tensor, such as a token or a bias, that is read even where headers are enough."""
 _SCALAR = np.float64(0).__reduce__()[0]
@@ -87,7 +89,7 @@ def read_npz(path: Path, headers_only: bool = False) -> Content:
     try:
         with zipfile.ZipFile(path) as archive:
             refuse_absurd(path, (entry.file_size for entry in archive.infolist()))
-            _refuse_twice(path, archive.namelist())
+            _refuse_twice(path, [name.removesuffix(".npy") for name in archive.namelist()])
             return {
                 entry.filename.removesuffix(".npy"): _read_array(path, archive, entry, headers_only)
                 for entry in archive.infolist()
@@ -253,11 +255,26 @@ def _constructed(path: Path) -> str | None:
     return None
 
 
-def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
-    """The innermost mapping of tensors."""
-    while isinstance(content, Mapping):
-        inner = next((content[w] for w in WRAPPERS if isinstance(content.get(w), Mapping)), None)
-        if inner is None:
-            return {str(name): value.detach() for name, value in content.items() if isinstance(value, Tensor)}
-        content = inner
-    raise CheckpointError(f"{path}: expected a mapping of names to tensors, got {type(content).__name__}")
+def _unwrap(content: Any, path: Path, seen: dict[int, Any] | None = None) -> dict[str, Tensor]:
+    """The innermost mapping of tensors; a mapping that was ``seen`` (by its identity) counts once."""
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"{path}: expected a mapping of names to tensors, got {type(content).__name__}")
+    seen = {} if seen is None else seen
+    if len(seen) > MAX_WRAPPERS:
+        raise CheckpointError(f"{path}: holds more than {MAX_WRAPPERS} wrappers, expected a state dict")
+    seen[id(content)] = content
+    found: dict[str, dict[str, Tensor]] = {}
+    for name in WRAPPERS:
+        inner = content.get(name)
+        if isinstance(inner, Mapping) and id(inner) not in seen and (tensors := _unwrap(inner, path, seen)):
+            found[name] = tensors
+    if not found:
+        return {str(name): value.detach() for name, value in content.items() if isinstance(value, Tensor)}
+    first = next(iter(found.values()))
+    for name, other in found.items():
+        if other.keys() != first.keys() or not all(torch.equal(first[n], other[n]) for n in first):
+            raise CheckpointError(
+                f"{path}: holds weights under both {next(iter(found))} and {name}, which differ; save those "
+                "that are meant alone"
+            )
+    return first

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pointvit.checkpoints.architecture import FC1, NEEDED, POINTS, QKV, encoder_of, trunk_of
+from pointvit.checkpoints.architecture import NEEDED, POINTS, encoder_of, patch_of, trunk_of
 from pointvit.checkpoints.files import CheckpointError, WeightFile, open_weights
+from pointvit.checkpoints.soundness import UNSOUND, check_described, check_tensors, reason_of
 from pointvit.checkpoints.sources import SOURCES, native
 from pointvit.checkpoints.sources.source import Facts, Source
 from pointvit.config import ViTConfig, near
@@ -21,8 +22,6 @@ from pointvit.positions import square_grid
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
-RANKS = {QKV: 2, FC1: 2, "pos_embed": 3, "tokenizer.proj.weight": 4, "reg_tokens": 3, "head.weight": 2,
-         "pre_logits.0.weight": 2}  # fmt: skip
 HINTS = {"activation": " (quick_gelu for OpenAI's CLIP, gelu for most of OpenCLIP's)"}
 _META = {f.name for f in fields(Metadata)}
 
@@ -64,16 +63,20 @@ class Checkpoint:
         try:
             described = native.description(file.config)
             saved = None if described is None else ViTConfig.from_dict(described["model"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{file.path}: its config does not describe a model ({error})") from error
+            _ = None if described is None else Metadata(**described["meta"])
+        except UNSOUND as error:
+            reason = reason_of(error)
+            raise CheckpointError(f"{file.path}: its config does not describe a model ({reason})") from error
         try:
             decoded = chosen.decode(file.tensors)
-            _check_ranks(decoded)
+            aside = {n: y for n in decoded for start, y in chosen.set_aside.items() if n.startswith(start)}
+            check_tensors(decoded, aside)
+            if saved is not None:
+                check_described(saved, decoded)
             settings = chosen.settings(decoded, facts) if saved is None else _settings_of(saved)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: shapes, from torch
-            reason = str(error).strip().splitlines()[0]
+        except UNSOUND as error:
+            reason = reason_of(error)
             raise CheckpointError(f"{file.path}: not a sound {chosen.name} checkpoint ({reason})") from error
-        aside = {n: why for n in decoded for start, why in chosen.set_aside.items() if n.startswith(start)}
         return cls(
             file.path,
             chosen,
@@ -97,8 +100,8 @@ class Checkpoint:
             return self.saved.trunk
         try:
             return trunk_of(self.tensors, self.settings)
-        except ValueError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
+        except UNSOUND as error:
+            raise CheckpointError(f"{self.path}: {reason_of(error)}") from error
 
     def encoder_config(self, asked: Mapping[str, Any] | None = None) -> ViTConfig:
         """The complete encoder in the file, of images or of points.
@@ -115,10 +118,10 @@ class Checkpoint:
             layout = self.position_layout() if "pos_embed" in self.tensors else None
             said = {name: value for name, value in self.settings.items() if name != "img_size"}
             config = encoder_of(self.tensors, said, layout)
-        except ValueError as error:
-            reason = str(error)
-            named = str(self.path) in reason
-            raise CheckpointError(reason if named else f"{self.path}: {reason}") from error
+        except CheckpointError:
+            raise
+        except UNSOUND as error:
+            raise CheckpointError(f"{self.path}: {reason_of(error)}") from error
         stated = NEEDED if asked is None else (*self.settings, *asked)
         for name in NEEDED:
             if name not in stated:
@@ -207,15 +210,22 @@ class Checkpoint:
         and beside it a distillation token.
 
         Raises:
-            CheckpointError: if the rows fit no square grid.
+            CheckpointError: if the rows are not those of the stated grid, or fit no square.
         """
-        rows, prefix = self.tensors["pos_embed"].shape[1], 0
-        possible = 2 if self._num_reg_tokens() == 1 else 1
-        stated = self._stated_grid()
-        if stated is not None and 0 <= rows - stated[0] * stated[1] <= possible:
-            return rows - stated[0] * stated[1], stated
-        for count in range(1, possible + 1):
-            if "cls_token" in self.tensors and rows > count and math.isqrt(rows - count) ** 2 == rows - count:
+        rows, stated = self.tensors["pos_embed"].shape[1], self._stated_grid()
+        most = 0 if "cls_token" not in self.tensors else 2 if self._num_reg_tokens() == 1 else 1
+        if stated is not None:
+            patches = stated[0] * stated[1]
+            if not 0 <= rows - patches <= most:
+                expected = f"{patches} to {patches + most}" if most else patches
+                raise CheckpointError(
+                    f"{self.path}: its config states images of {stated[0]} x {stated[1]} patches, its "
+                    f"position table has {rows} rows, expected {expected}"
+                )
+            return rows - patches, stated
+        prefix = 0
+        for count in range(1, most + 1):
+            if rows > count and math.isqrt(rows - count) ** 2 == rows - count:
                 prefix = count
         try:
             return prefix, square_grid(rows - prefix, str(self.path))
@@ -228,11 +238,10 @@ class Checkpoint:
     def _stated_grid(self) -> tuple[int, int] | None:
         if self.saved is not None and isinstance(self.saved.tokenizer, ImageTokenizerConfig):
             return self.saved.tokenizer.grid
-        kernel = self.tensors.get("tokenizer.proj.weight")
-        if kernel is None or "img_size" not in self.settings:
+        if "tokenizer.proj.weight" not in self.tensors or "img_size" not in self.settings:
             return None
-        height, width = self.settings["img_size"]
-        return height // kernel.shape[2], width // kernel.shape[3]
+        (height, width), patch = self.settings["img_size"], patch_of(self.tensors)
+        return height // patch[0], width // patch[1]
 
 
 def _choose(file: WeightFile, name: str) -> Source:
@@ -252,13 +261,3 @@ def _choose(file: WeightFile, name: str) -> Source:
 
 def _settings_of(config: ViTConfig) -> dict[str, Any]:
     return {name: getattr(config.trunk, name) for name in NEEDED}
-
-
-def _check_ranks(tensors: dict[str, Tensor]) -> None:
-    """Of the tensors whose shapes are read before they are compared with the model's."""
-    if QKV not in tensors:
-        raise ValueError("the attention of its first block is incomplete")
-    for name, rank in RANKS.items():
-        if name in tensors and tensors[name].ndim != rank:
-            shape = tuple(tensors[name].shape)
-            raise ValueError(f"{name} should have {rank} dimensions, its shape is {shape}")

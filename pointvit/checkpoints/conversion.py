@@ -12,11 +12,12 @@ import torch
 
 from pointvit.checkpoints.architecture import NEEDED
 from pointvit.checkpoints.checkpoint import Checkpoint
-from pointvit.checkpoints.files import CheckpointError
-from pointvit.checkpoints.layouts import check_form, writable, write_checkpoint
+from pointvit.checkpoints.files import CheckpointError, open_weights
+from pointvit.checkpoints.layouts import check_form, check_place, writable, write_checkpoint
 from pointvit.checkpoints.loading import shorten
 from pointvit.checkpoints.resampling import front_end
 from pointvit.checkpoints.shapes import ShapesAlone
+from pointvit.checkpoints.soundness import is_finite
 from pointvit.checkpoints.sources import native
 from pointvit.checkpoints.sources.source import Facts, Source, Tensors
 from pointvit.config import ViTConfig
@@ -70,11 +71,13 @@ def convert(
         ValueError: if ``target`` is not written, or its layout has no place for the encoder.
         CheckpointError: if the file cannot be read, or its tensors are not those of the encoder it describes.
     """
-    path, out, to, asked = Path(path), Path(out), writable(target), dict(asked or {})
+    out, to, asked = Path(out), writable(target), dict(asked or {})
     check_form(out, to)
-    if path.exists() and out.exists() and path.samefile(out):
+    file = open_weights(path)
+    if out.exists() and any(out.samefile(place) for read in file.read for place in (read, *_around(read))):
         raise ValueError(f"{out}: would replace the file it is made from; choose another name")
-    checkpoint = Checkpoint.open(path, source)
+    checkpoint = Checkpoint.from_file(file, source)
+    del file
     config = checkpoint.encoder_config(asked).override(asked)
     aside, sizes = dict(checkpoint.set_aside), dict(checkpoint.sizes)
     if drop_head:
@@ -83,24 +86,34 @@ def convert(
             aside[name], sizes[name] = "the head, dropped as asked", checkpoint.tensors.pop(name).numel()
     with torch.device("meta"), ShapesAlone():
         model = model_for(checkpoint, config)
-    tensors = _explained(checkpoint, model)
+    tensors = native.decode(_explained(checkpoint, model))
     try:
-        write_checkpoint(out, native.decode(tensors), model, to)
+        check_place(to, model)
+        done = Conversion(
+            str(checkpoint.path),
+            checkpoint.source.name,
+            out,
+            to.name,
+            config,
+            len(checkpoint.tensors),
+            sum(tensor.numel() for tensor in tensors.values()),
+            tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
+            aside,
+            sizes,
+            _unsaid(to, tensors, config),
+        )
+        checkpoint.tensors.clear()  # what is written can then be freed
+        write_checkpoint(out, tensors, model, to)
+    except CheckpointError:
+        raise
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
-    return Conversion(
-        str(checkpoint.path),
-        checkpoint.source.name,
-        out,
-        to.name,
-        config,
-        len(checkpoint.tensors),
-        sum(tensor.numel() for tensor in tensors.values()),
-        tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
-        aside,
-        sizes,
-        _unsaid(to, native.decode(tensors), config),
-    )
+    return done
+
+
+def _around(read: Path) -> tuple[Path, ...]:
+    """The folders that a file lies in, by its name and by where it really is."""
+    return (*read.absolute().parents, *read.resolve().parents)
 
 
 def _unsaid(to: Source, tensors: Tensors, config: ViTConfig) -> dict[str, tuple[Any, Any]]:
@@ -144,6 +157,6 @@ def _explained(checkpoint: Checkpoint, model: ViT) -> Tensors:
         if tensor.shape != wanted[name].shape:
             shapes = f"{tuple(wanted[name].shape)}, got {tuple(tensor.shape)}"
             raise CheckpointError(f"{checkpoint.path}: expected {name} of shape {shapes}")
-        if not bool(torch.isfinite(tensor).all()):
+        if not is_finite(tensor):
             raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
     return tensors

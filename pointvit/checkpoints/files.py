@@ -15,7 +15,7 @@ from torch import Tensor
 from pointvit.checkpoints import hub
 from pointvit.checkpoints.archives import KINDS, READERS, Content, read_torch, refuse_absurd
 from pointvit.checkpoints.folders import Parts, parts_of
-from pointvit.checkpoints.kinds import CheckpointError, kind_of, refuse_other_files
+from pointvit.checkpoints.kinds import CheckpointError, kind_of, refuse_odd_names, refuse_other_files
 
 __all__ = ["CheckpointError", "WeightFile", "locate", "open_weights", "read_torch"]
 
@@ -35,6 +35,8 @@ class WeightFile:
     """Of the file; of shards, one after the other in the order of their names."""
     size: int = 0
     """Bytes on the disk."""
+    read: tuple[Path, ...] = ()
+    """Every file that it came from: weights, index and settings."""
 
 
 def open_weights(path: str | os.PathLike[str], headers_only: bool = False) -> WeightFile:
@@ -66,6 +68,7 @@ def open_weights(path: str | os.PathLike[str], headers_only: bool = False) -> We
             description if parts.config is None else parts.config,
             _sha256(parts.files),
             sum(file.stat().st_size for file in parts.files),
+            (parts.path, *parts.files, *parts.beside),
         )
     except FileNotFoundError:
         raise
@@ -124,6 +127,7 @@ def _read_file(file: Path, headers_only: bool) -> Content:
         right = next(name for name, of in KINDS.items() if of == kind)
         raise CheckpointError(f"{file}: this is {kind}, not {KINDS[ending]}; rename it to end in {right}")
     content = READERS[ending](file, headers_only)
+    refuse_odd_names(file, content[0])
     refuse_absurd(file, (tensor.numel() * tensor.element_size() for tensor in content[0].values()))
     for name, tensor in content[0].items():
         if str(tensor.dtype).startswith(("torch.float8", "torch.complex")):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pointvit.checkpoints.kinds import CheckpointError
+from pointvit.checkpoints.kinds import CheckpointError, refuse_odd_names
 
 CONFIGS = {
     # weights: the settings that belong to them, in the order in which they are looked for
@@ -36,6 +36,8 @@ class Parts:
     """Of shards: the names of the tensors that the index places in each file."""
     config: dict[str, Any] | None
     """The settings beside the weights, with the preprocessor's under ``preprocessor``."""
+    beside: tuple[Path, ...] = ()
+    """The files of these settings."""
 
 
 def parts_of(path: Path) -> Parts:
@@ -55,11 +57,15 @@ def parts_of(path: Path) -> Parts:
                 f"{file}: this is one of {int(match[3])} shards, expected {index.name} beside it"
             )
     name = file.name.removesuffix(INDEX)
-    config = _settings_beside(file.with_name(CONFIGS[name])) if name in CONFIGS else None
+    beside: tuple[Path, ...] = ()
+    if name in CONFIGS:
+        settings = (file.with_name(CONFIGS[name]), file.with_name(PREPROCESSOR))
+        beside = tuple(path for path in settings if path.is_file())
+    config = _settings_in(beside)
     if file.name == name:
-        return Parts(file, (file,), None, config)
+        return Parts(file, (file,), None, config, beside)
     listed = _listed(file)
-    return Parts(file, tuple(file.with_name(shard) for shard in sorted(listed)), listed, config)
+    return Parts(file, tuple(file.with_name(shard) for shard in sorted(listed)), listed, config, beside)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -82,12 +88,14 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         if twice:
-            raise CheckpointError(f"{path}: names {twice[0]} more than once")
+            raise CheckpointError(f"{path}: names {twice[0]:.100} more than once")
         return dict(pairs)
 
     try:
         content = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
+    except CheckpointError:
+        raise
+    except ValueError as error:  # also a number of more digits than Python reads
         raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     except RecursionError as error:
         raise CheckpointError(f"{path}: not valid JSON (nested too deep)") from error
@@ -109,12 +117,12 @@ def _in_folder(folder: Path) -> Path:
     )
 
 
-def _settings_beside(file: Path) -> dict[str, Any] | None:
-    config = read_json(file) if file.is_file() else None
-    preprocessor = file.with_name(PREPROCESSOR)
-    if not preprocessor.is_file():
-        return config
-    return {**(config or {}), "preprocessor": read_json(preprocessor)}
+def _settings_in(files: tuple[Path, ...]) -> dict[str, Any] | None:
+    config: dict[str, Any] | None = None
+    for file in files:
+        said = read_json(file)
+        config = {**(config or {}), **({"preprocessor": said} if file.name == PREPROCESSOR else said)}
+    return config
 
 
 def _listed(index: Path) -> dict[str, set[str]]:
@@ -124,10 +132,13 @@ def _listed(index: Path) -> dict[str, set[str]]:
         raise CheckpointError(
             f"{index}: expected a weight_map of names to shards, got {type(places).__name__}"
         )
+    refuse_odd_names(index, places)
     listed: dict[str, set[str]] = {}
     for name, shard in places.items():
         if not isinstance(shard, str) or shard != Path(shard).name or "\\" in shard or shard in ("", ".."):
-            raise CheckpointError(f"{index}: {name} lies in {shard!r}, expected a file in the same folder")
+            raise CheckpointError(
+                f"{index}: {name} lies in {shard!r:.300}, expected a file in the same folder"
+            )
         listed.setdefault(shard, set()).add(name)
     for shard in sorted(listed):
         if not index.with_name(shard).is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 SAFETENSORS, NPZ, PYTORCH = "a safetensors file", "an .npz archive of arrays", "a PyTorch file"
@@ -32,6 +33,8 @@ PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 MAX_HEADER = 100_000_000
 """Bytes that a safetensors header may have at most."""
 
+MAX_NAME = 250
+
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be opened, is not understood, or does not fit the model."""
@@ -43,6 +46,16 @@ def refuse_other_files(path: Path) -> None:
     for is_so, name in OTHER_FILES.items():
         if is_so(mode):
             raise CheckpointError(f"{path}: this is {name}, expected a file or a folder")
+
+
+def refuse_odd_names(path: Path, names: Iterable[str]) -> None:
+    """Raises CheckpointError for a name that could not be shown on a line, as no tensor of a model has."""
+    for name in names:
+        if len(name) > MAX_NAME or not name.isprintable():
+            shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
+            raise CheckpointError(
+                f"{path}: names a tensor {shown}, expected at most {MAX_NAME} printable characters"
+            )
 
 
 def kind_of(path: Path) -> str | None:

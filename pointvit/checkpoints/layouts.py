@@ -60,22 +60,19 @@ def write_checkpoint(path: Path, tensors: Tensors, model: ViT, source: Source) -
     """Writes ``tensors``, under our names with the position table whole, in the layout of ``source``.
 
     Args:
+        tensors: left empty, so that each can be freed once it is written.
         model: gives the configuration and the description; its own numbers are not used.
 
     Raises:
         ValueError, FileExistsError: as :func:`save_checkpoint`.
     """
     check_form(path, source)
-    if source.modality not in (None, model.config.modality):
-        kind = "image encoders" if source.modality == "image" else "encoders of points"
-        raise ValueError(
-            f"only {kind} have a place in the {source.name} layout, this model encodes "
-            f"{model.config.modality}; use pointvit.save"
-        )
+    check_place(source, model)
     if any(tensor.is_meta for tensor in tensors.values()):
         raise ValueError("the model is on the meta device, which holds no numbers to write")
     assert source.encode is not None
-    encoded = source.encode(tensors, model.config)
+    encoded = dict(source.encode(tensors, model.config))
+    tensors.clear()
     if path.suffix:
         with new_file(path) as temporary:
             _write(temporary, encoded, model, source)
@@ -109,6 +106,16 @@ def _preprocessing(model: ViT) -> dict[str, Any]:
         "image_mean": list(model.meta.image_mean),
         "image_std": list(model.meta.image_std),
     }
+
+
+def check_place(source: Source, model: ViT) -> None:
+    """Raises ValueError unless the layout is for models of that modality."""
+    if source.modality not in (None, model.config.modality):
+        kind = "image encoders" if source.modality == "image" else "encoders of points"
+        raise ValueError(
+            f"only {kind} have a place in the {source.name} layout, this model encodes "
+            f"{model.config.modality}; use pointvit.save"
+        )
 
 
 def check_form(path: Path, source: Source) -> None:

@@ -18,6 +18,7 @@ from pointvit.checkpoints.checkpoint import Checkpoint
 from pointvit.checkpoints.files import CheckpointError
 from pointvit.checkpoints.hub import origin
 from pointvit.checkpoints.resampling import front_end
+from pointvit.checkpoints.soundness import is_finite
 from pointvit.tokenizers import ImageTokenizerConfig
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _check_tensor(name: str, tensor: Tensor, ours: Tensor, checkpoint: Checkpoin
         )
     if tensor.is_floating_point() != ours.is_floating_point():
         raise CheckpointError(f"{checkpoint.path}: {name} is {tensor.dtype}, the model's is {ours.dtype}")
-    if not bool(torch.isfinite(tensor).all()):
+    if not is_finite(tensor):
         raise CheckpointError(f"{checkpoint.path}: {name} holds NaN or infinite numbers")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from pointvit.checkpoints import hub
 from pointvit.checkpoints.files import CheckpointError, open_weights, read_torch
 from pointvit.checkpoints.folders import PREPROCESSOR
+from pointvit.checkpoints.soundness import UNSOUND, check_described, check_tensors, reason_of
 from pointvit.checkpoints.sources import native
 from pointvit.checkpoints.writing import new_folder, write_safetensors
 from pointvit.config import ViTConfig
@@ -75,7 +76,7 @@ def load(folder: str | os.PathLike[str]) -> ViT | Pair:
             f"{folder / CONFIG}: expected a model saved by pointvit (format {FORMAT}); for other checkpoints "
             "use create_model('auto', pretrained=...)"
         )
-    model = _build(config, folder / CONFIG)
+    model = _build(config, folder / CONFIG, file.tensors)
     _fill(model, _with_shared(model, file.tensors), folder)
     return model.eval()
 
@@ -93,11 +94,11 @@ def load_training_checkpoint(path: str | os.PathLike[str]) -> ViT:
         raise CheckpointError(
             f"{path}: expected a checkpoint of pointvit's training; it does not describe a model"
         )
-    model = _build(config, path)
     prefix, state = "model.", content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: expected a state_dict with the model's weights, it has none")
-    weights = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+    weights = _part(state, prefix)
+    model = _build(config, path, weights)
     _fill(model, weights, path)
     assert isinstance(model, ViT)
     return model.eval()
@@ -117,20 +118,44 @@ def _check_names(model: ViT) -> None:
         raise ValueError(f"meta.class_names has {len(names)} names, the model {model.num_classes} classes")
 
 
-def _build(config: dict[str, Any], path: Path) -> ViT | Pair:
+def _build(config: dict[str, Any], path: Path, weights: dict[str, Tensor]) -> ViT | Pair:
+    """The model that is described, if the weights are of its shapes: others are not even built."""
     try:
-        if config["kind"] == "pair":
-            return Pair(_build_vit(config["image"]), _build_vit(config["points"]))
-        return _build_vit(config)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: does not describe a model ({error})") from error
+        if config["kind"] != "pair":
+            return _build_vit(config, weights)
+        image, points = _part(weights, "image."), _part(weights, "points.")
+        trunk = {name: tensor for name, tensor in image.items() if name.startswith("trunk.")}
+        return Pair(_build_vit(config["image"], image), _build_vit(config["points"], {**trunk, **points}))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except UNSOUND as error:
+        raise CheckpointError(f"{path}: does not describe a model ({reason_of(error)})") from error
 
 
-def _build_vit(config: dict[str, Any]) -> ViT:
+def _part(weights: dict[Any, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in weights.items()
+        if isinstance(name, str) and name.startswith(prefix)
+    }
+
+
+def _build_vit(config: dict[str, Any], weights: dict[str, Tensor]) -> ViT:
     described = native.description({"kind": "model", **config})
     assert described is not None
-    model = ViT(ViTConfig.from_dict(described["model"]))
-    model.meta = Metadata(**described["meta"])
+    own = ViTConfig.from_dict(described["model"])
+    meta = Metadata(**described["meta"])
+    try:
+        tensors = native.decode(weights)
+        check_tensors(tensors)
+        check_described(own, tensors)
+    except UNSOUND as error:
+        reason = reason_of(error)
+        raise CheckpointError(
+            f"the weights do not fit the model that is described beside them ({reason})"
+        ) from error
+    model = ViT(own)
+    model.meta = meta
     _check_names(model)
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pointvit.checkpoints.archives import DTYPES
+from pointvit.checkpoints.kinds import refuse_other_files
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -25,44 +27,73 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary name beside ``path``, which takes its place if the block ends without an error.
 
+    Where ``path`` is a symbolic link, the file it names is replaced, and the link stays.
+
     Raises:
         FileExistsError: if ``path`` is a folder.
+        CheckpointError: if it is a device or a pipe.
+        OSError: if it cannot be written.
     """
     if path.is_dir():
         raise FileExistsError(f"{path}: is a folder, expected the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _named(path):
+        if path.exists():
+            refuse_other_files(path)
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")
+        try:
+            yield temporary
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 @contextmanager
 def new_folder(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     """A temporary folder, which takes the place of ``folder`` if the block ends without an error.
 
+    Where ``folder`` is a symbolic link, the folder it names is replaced, and the link stays.
+
     Raises:
         FileExistsError: if ``folder`` is a file, or holds files and is not one that ``is_ours`` knows.
+        OSError: if it cannot be written.
     """
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or is_ours(folder))):
         raise FileExistsError(f"{folder}: exists and is not a saved model; choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    with _named(folder):
+        target = Path(os.path.realpath(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o755)
+            _put_in_place(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the disk name what was asked for, not the temporary file."""
     try:
-        yield temporary
-        temporary.chmod(0o755)
-        _put_in_place(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        yield
+    except OSError as error:
+        if error.strerror is None:  # a sentence of our own
+            raise
+        raise OSError(
+            f"{path}: cannot be written ({error.strerror.lower()}); nothing was changed, choose another "
+            "place or make room"
+        ) from error
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
     """The format itself (length, JSON header, numbers), so that a view is made contiguous on its own.
 
     The package's ``save_file`` wants all tensors contiguous at once, which would be a second copy of them.
+    Each leaves ``tensors`` once it is written, which frees its memory where nothing else holds it.
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
@@ -80,17 +111,26 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         stream.write(len(text).to_bytes(8, "little"))
         stream.write(text)
         for name in names:
-            stream.write(_plain(tensors[name]).reshape(-1).view(torch.uint8).numpy().data)
+            stream.write(_plain(tensors.pop(name)).reshape(-1).view(torch.uint8).numpy().data)
 
 
-def write_npz(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """As ``np.savez``, one array at a time. NumPy has no bfloat16: those numbers become float32, exactly."""
+def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
+    """As ``np.savez``, one array at a time. NumPy has no bfloat16: those numbers become float32, exactly.
+
+    Each leaves ``tensors`` once it is written.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, tensor in tensors.items():
-            if tensor.dtype == torch.bfloat16:
-                tensor = tensor.float()
+        for name in list(tensors):
+            array = _array(tensors.pop(name))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, _plain(tensor).numpy(), allow_pickle=False)
+                # `write_array` would hold a second copy as bytes.
+                header = np.lib.format.header_data_from_array_1_0(array)
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.write(array.reshape(-1).view(np.uint8).data)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return _plain(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def write_torch(path: Path, content: Mapping[str, Mapping[str, Any]]) -> None:

@@ -105,7 +105,11 @@ def test_a_converted_file_is_the_same_model(tmp_path: Path, image: ViT) -> None:
     x = torch.randn(2, 3, 32, 32)
     path = save_checkpoint(quick, tmp_path / "quick.safetensors", "timm")
     convert(path, tmp_path / "hf", "huggingface")
-    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    ]
     again = create_model("auto", pretrained=tmp_path / "hf").eval()
     assert torch.equal(again(x), quick.eval()(x))
     assert again.config.trunk == quick.config.trunk
@@ -183,8 +187,43 @@ def test_wrong_requests(tmp_path: Path, image: ViT, randomise: Callable, refused
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.safetensors", "points"]
 
 
+def test_no_file_that_is_read_is_replaced(tmp_path: Path, image: ViT, refused: Callable) -> None:
+    folder = save(image, tmp_path / "saved")
+    (tmp_path / "link.safetensors").symlink_to(folder / "model.safetensors")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for file, out, target in (
+        (folder, folder / "model.safetensors", "timm"),
+        (folder, tmp_path / "link.safetensors", "timm"),
+        (folder / "model.safetensors", folder, "pointvit"),
+        (tmp_path / "link.safetensors", folder / "model.safetensors", "timm"),
+    ):
+        with refused(None, f"{out}: would replace the file it is made from"):
+            convert(file, out, target, asked={"num_heads": 3, "norm_eps": 1e-6, "activation": "gelu"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_link_is_written_through(tmp_path: Path, image: ViT) -> None:
+    path = save_checkpoint(image, tmp_path / "a.safetensors", "timm")
+    (tmp_path / "b.safetensors").write_bytes(b"old")
+    (tmp_path / "link.safetensors").symlink_to("b.safetensors")
+    convert(path, tmp_path / "link.safetensors", "timm")
+    assert (tmp_path / "link.safetensors").is_symlink()
+    assert (tmp_path / "b.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, image: ViT, refused: Callable) -> None:
+    path = save_checkpoint(image, tmp_path / "a.safetensors", "timm")
+    out = path / "b.safetensors"
+    with pytest.raises(OSError, match=rf"{out}: cannot be written \(.*choose another place"):
+        convert(path, out, "timm")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with refused(tmp_path / "pipe.safetensors", "this is a named pipe"):
+        convert(path, tmp_path / "pipe.safetensors", "timm")
+
+
 PROBE = """
-import resource, sys
+import re, sys
+from pathlib import Path
 import torch
 from pointvit.checkpoints import Checkpoint, conversion, inspection
 task, file, *rest = sys.argv[1:]
@@ -195,8 +234,9 @@ elif task == "convert":
     conversion.convert(file, *rest)
 else:
     inspection.inspect(file)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024)
 """
+"""Linux counts `ru_maxrss` from the parent's on, so that a large test process would hide everything."""
 
 
 def peak(*arguments: str) -> int:

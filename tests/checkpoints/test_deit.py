@@ -108,6 +108,28 @@ def test_one_head_without_the_other_is_refused(
         create_model("auto", pretrained=tmp_path / "deit.safetensors")
 
 
+def test_a_file_without_class_token_is_refused(tmp_path: Path, theirs: Callable, refused: Callable) -> None:
+    for kind in NAMES:
+        state = official(theirs(kind).state_dict())
+        del state["cls_token"]
+        save_file(state, tmp_path / "deit.safetensors")
+        with refused(tmp_path / "deit.safetensors", "cls_token is missing"):
+            create_model("auto", pretrained=tmp_path / "deit.safetensors")
+
+
+@torch.no_grad()
+def test_without_heads_a_distilled_model_gives_its_class_token(
+    tmp_path: Path, randomise: Callable, error_of: Callable
+) -> None:
+    theirs = randomise(timm.create_model(NAMES["distilled"], **{**SMALL, "num_classes": 0})).eval()
+    save_file(theirs.state_dict(), tmp_path / "deit.safetensors")
+    ours, x = create_model("auto", pretrained=tmp_path / "deit.safetensors").eval(), torch.randn(2, 3, 32, 32)
+    tokens = theirs.forward_features(x)
+    assert error_of(ours.forward_features(x), tokens) <= 1e-5
+    assert error_of(ours(x), tokens[:, 0]) <= 1e-5
+    assert error_of(theirs(x), tokens[:, :2].mean(dim=1)) <= 1e-5
+
+
 @torch.no_grad()
 def test_the_trunk_of_a_distilled_model_takes_points(tmp_path: Path, theirs: Callable) -> None:
     model = theirs("distilled")
@@ -117,3 +139,9 @@ def test_the_trunk_of_a_distilled_model_takes_points(tmp_path: Path, theirs: Cal
     assert report.coverage == 1.0
     assert torch.equal(points.reg_tokens, model.dist_token)
     assert {n for n in report.set_aside if n.startswith("head.")} == set(deit.timm.HEAD)
+
+
+def test_a_second_token_of_the_same_name_is_refused(theirs: Callable) -> None:
+    state = theirs("distilled").state_dict()
+    with pytest.raises(ValueError, match="names of the same tensor"):
+        deit.decode({**state, "reg_token": state["dist_token"]})

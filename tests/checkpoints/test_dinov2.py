@@ -133,3 +133,23 @@ def test_dinov3_is_not_taken_for_it(tmp_path: Path, theirs: Callable, refused: C
     save_file(state, tmp_path / "dinov3.safetensors")
     with refused(tmp_path / "dinov3.safetensors", "holds no pos_embed, .* rotary positions"):
         create_model("auto", pretrained=tmp_path / "dinov3.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("dropped", "message"),
+    [("cls_token", "cls_token is missing"), ("patch_embed.proj.bias", "of tokenizer.proj there is a weight")],
+)
+def test_a_missing_token_or_bias_is_refused(
+    dropped: str, message: str, tmp_path: Path, theirs: Callable, refused: Callable
+) -> None:
+    state = theirs().state_dict()
+    del state[dropped]
+    save_file(state, tmp_path / "dinov2.safetensors")
+    with refused(tmp_path / "dinov2.safetensors", message):
+        create_model("auto", pretrained=tmp_path / "dinov2.safetensors")
+
+
+def test_a_tensor_with_and_without_prefix_is_refused(theirs: Callable) -> None:
+    state = theirs().state_dict()
+    with pytest.raises(ValueError, match="names of the same tensor"):
+        dinov2.decode({**state, "backbone.cls_token": state["cls_token"]})

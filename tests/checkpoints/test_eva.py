@@ -106,7 +106,9 @@ def test_a_part_that_is_missing_is_reported(tmp_path: Path, theirs: Callable, re
         ("blocks.0.attn.k_proj.weight", "attention of its first block is incomplete"),
         ("blocks.1.attn.v_proj.bias", "lacks 1 .*trunk.blocks.1.attn.qkv.bias.* no place for"),
         ("blocks.0.mlp.fc1_g.weight", "block 0 has no complete MLP"),
-        ("head.bias", "its head has no bias"),
+        ("head.bias", "of head there is a weight alone"),
+        ("head.weight", "of head there is a bias alone"),
+        ("patch_embed.proj.bias", "of tokenizer.proj there is a weight alone"),
         ("blocks.1.mlp.norm.bias", "lacks 1 .*trunk.blocks.1.mlp.norm.bias"),
     ):
         state = theirs("B").state_dict()

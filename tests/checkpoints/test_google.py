@@ -300,3 +300,18 @@ def test_the_full_hybrid(tmp_path: Path, error_of: Callable) -> None:
     theirs.load_pretrained(str(path))
     for name in ("auto", "vit_small_r26_s32_224"):
         assert error_of(create_model(name, pretrained=path).eval()(images()), theirs(images())) <= 1e-5
+
+
+def test_a_tensor_of_two_names_is_refused(tmp_path: Path, refused: Callable) -> None:
+    arrays = google_arrays(**TINY)
+    path = write_npz(tmp_path / "vit.npz", {**arrays, "cls_token": arrays["cls"]})
+    with refused(path, "names of the same tensor"):
+        create_model("auto", pretrained=path)
+
+
+@pytest.mark.parametrize("dropped", ["embedding/bias", "head/kernel"])
+def test_half_a_layer_is_refused(dropped: str, tmp_path: Path, refused: Callable) -> None:
+    arrays = {name: array for name, array in google_arrays(**TINY).items() if name != dropped}
+    path = write_npz(tmp_path / "vit.npz", arrays)
+    with refused(path, "there is a (weight|bias) alone"):
+        create_model("auto", pretrained=path)

@@ -16,6 +16,8 @@ from transformers import (
     Dinov2Config,
     Dinov2ForImageClassification,
     Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
     ViTConfig,
     ViTForImageClassification,
     ViTModel,
@@ -30,6 +32,8 @@ from pointvit.config import IMAGENET, UNIT
 VIT = (ViTModel, ViTConfig, {"intermediate_size": 96})
 VIT_HEAD = (ViTForImageClassification, ViTConfig, {"intermediate_size": 96, "num_labels": 6})
 DINOV2 = (Dinov2Model, Dinov2Config, {})
+DINOV2_HEAD = (Dinov2ForImageClassification, Dinov2Config, {"num_labels": 6})
+REGISTERS = (Dinov2WithRegistersModel, Dinov2WithRegistersConfig, {})
 Saved = tuple[nn.Module, Path]
 
 
@@ -173,7 +177,28 @@ def test_colours(kind: Any, stated: dict[str, Any] | None, colours: Any, saved: 
         ("hidden_act", "relu", "config.json asks for hidden_act='relu'"),
         ("model_type", "yolos", "config.json asks for model_type='yolos', known are vit, deit"),
         ("num_attention_heads", 5, "embed_dim must be a multiple of num_heads"),
-        ("layer_norm_eps", "small", "could not convert string to float"),
+        ("intermediate_size", 128, "config.json describes 128 channels in the MLP, the weights have 96"),
+        ("num_channels", 1, "config.json describes 1 channels of images, the weights have 3"),
+        ("patch_size", 16, "config.json describes patches of 16, the weights have those of 8x8"),
+        ("qkv_bias", False, "config.json states qkv_bias=False, in the weights it is True"),
+        ("image_size", 64, "images of 64, that is 65 positions, the weights have 17"),
+        ("image_size", [64, 32], r"images of \[64, 32\], that is 33 positions, the weights have 17"),
+        ("image_size", 10**9, "images of 1000000000, that is"),
+        ("image_size", True, "images of True, that is"),
+        ("num_attention_heads", 3.7, "num_attention_heads=3.7, expected a whole number"),
+        ("num_attention_heads", True, "num_attention_heads=True, expected a whole number"),
+        ("num_attention_heads", float("inf"), "num_attention_heads=inf, expected a whole number"),
+        *(
+            ("layer_norm_eps", eps, "layer_norm_eps=.*, expected a number above zero")
+            for eps in (float("nan"), float("inf"), 0, -1, True, "1e-6")
+        ),
+        ("model_type", ["vit"], "config.json asks for model_type="),
+        ("model_type", "ijepa", "embeddings.cls_token has no place in a model of ijepa"),
+        ("model_type", "deit", "a model of deit has 1 tokens beside the class token, the weights 0"),
+        ("preprocessor", 1, "preprocessor_config.json must be an object, got 1"),
+        ("preprocessor", {"image_mean": 1}, "image_mean=1, expected a list of numbers"),
+        ("preprocessor", {"image_std": [1, "a", 2]}, "expected a list of numbers"),
+        ("layer_norm_eps", "small", "layer_norm_eps='small', expected a number above zero"),
         ("image_size", "big", "a size must be a whole number or a list of two, got 'big'"),
     ],
 )
@@ -281,3 +306,32 @@ def test_a_real_dinov2_initialises_a_point_model(real: Path) -> None:
     aside = ("mask_token", "position", "patch")
     expected = sum(count for name, count in in_file.items() if not any(word in name for word in aside))
     assert sum(model.state_dict()[name].numel() for name in report.loaded) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "dropped", "message"),
+    [
+        (VIT, ("embeddings.cls_token",), "embeddings.cls_token is missing"),
+        (DINOV2_HEAD, ("dinov2.embeddings.cls_token",), "embeddings.cls_token is missing"),
+        (DINOV2, ("embeddings.patch_embeddings.projection.bias",), "of tokenizer.proj there is a weight"),
+        (REGISTERS, ("embeddings.register_tokens",), "has 4 tokens beside the class token, the weights 0"),
+    ],
+)
+def test_tokens_and_biases_that_all_have(
+    row: Any, dropped: tuple[str, ...], message: str, saved: Callable, refused: Callable
+) -> None:
+    _, path = saved(row)
+    state = load_file(path / "model.safetensors")
+    for name in dropped:
+        del state[name]
+    save_file(state, path / "model.safetensors")
+    with refused(path, message):
+        create_model("auto", pretrained=path)
+
+
+@pytest.mark.parametrize("text", ["1", "[]", "null", '"x"'])
+def test_a_preprocessor_config_that_is_no_object(text: str, saved: Callable, refused: Callable) -> None:
+    _, path = saved(VIT)
+    (path / "preprocessor_config.json").write_text(text)
+    with refused(path, "expected a JSON object"):
+        create_model("auto", pretrained=path)

@@ -80,7 +80,7 @@ def with_nan(tensor: Tensor) -> Tensor:
 
 
 REFUSALS = {
-    "a block in the middle is missing": (lacks("blocks.1."), "lacks 12 tensors the model needs"),
+    "a block in the middle is missing": (lacks("blocks.1."), "blocks up to number 2, but none of number 1"),
     "the last block is missing": (lacks("blocks.2."), "and 2 blocks, the model has width 192 and 3 blocks"),
     "the first block is missing": (lacks("blocks.0."), "no known layout"),
     "one tensor is missing": (lacks("blocks.2.norm2.bias"), "lacks 1 tensor .*trunk.blocks.2.norm2.bias"),
@@ -424,3 +424,21 @@ def test_a_point_encoder_by_auto(tmp_path: Path, tensors: dict[str, Tensor], ref
         create_model("auto", pretrained=path, tokenizer="voxels")
     with refused(None, "goes with create_model..auto"):
         create_model("pointvit_small", pretrained=path, tokenizer="points")
+
+
+@pytest.mark.parametrize("size", [(16, 64), (32, 32), (64, 16)])
+def test_the_stated_grid_is_taken_or_refused(
+    size: tuple[int, int], tmp_path: Path, tensors: dict[str, Tensor], refused: Callable
+) -> None:
+    """A table of as many rows fits each of these; one of another number is of another image."""
+    patch = tensors["patch_embed.proj.weight"].shape[-1]
+    grid = (size[0] // 16, size[1] // 16)
+    rows = torch.ones(1, 1 + grid[0] * grid[1], tensors["cls_token"].shape[-1])
+    checkpoint = Checkpoint.open(write(tmp_path, tensors | {"pos_embed": rows}))
+    stated = {**checkpoint.settings, "img_size": (grid[0] * patch, grid[1] * patch)}
+    assert replace(checkpoint, settings=stated).position_layout() == (1, grid)
+    stated["img_size"] = (8 * patch, 8 * patch)
+    with refused(
+        checkpoint.path, f"8 x 8 patches, its position table has {rows.shape[1]} rows, expected 64 to 65"
+    ):
+        replace(checkpoint, settings=stated).position_layout()

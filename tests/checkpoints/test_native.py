@@ -1,5 +1,6 @@
 """pointvit's own files as `pretrained`: folders, pairs and training checkpoints."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from pointvit import Pair, ViT, create_model, load, load_checkpoint, save
 from pointvit.checkpoints import Checkpoint
 from pointvit.checkpoints.saving import describe
+from pointvit.checkpoints.sources.source import rename_blocks, rename_prefixes
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
@@ -211,7 +214,7 @@ def test_a_config_of_another_model(tmp_path: Path, points: ViT, refused: Callabl
     folder = save(points, tmp_path / "saved")
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"depth": 12', '"depth": 13'))
-    with refused(folder, "lacks 12 tensors the model needs"):
+    with refused(folder, "its description says blocks: 13, its weights have 12"):
         create_model("auto", pretrained=folder)
     (folder / "config.json").write_text(text.replace('"depth"', '"layers"'))
     with refused(folder, "its config does not describe a model .*unknown key 'layers'"):
@@ -225,3 +228,43 @@ def test_weights_without_their_config_are_still_the_same_layout(tmp_path: Path, 
     model = ViT(POINTS)
     assert load_checkpoint(model, path).coverage == 1.0
     assert same(model, points)
+
+
+def test_two_names_of_one_tensor_are_refused(tmp_path: Path, image: ViT, refused: Callable) -> None:
+    state = image.state_dict()
+    path = tmp_path / "both.safetensors"
+    save_file({**state, "image.trunk.norm.bias": state["trunk.norm.bias"] + 1}, path)
+    with refused(path, "image.trunk.norm.bias and trunk.norm.bias are names of the same tensor"):
+        Checkpoint.open(path)
+
+
+@pytest.mark.parametrize(
+    "rename", [rename_prefixes, lambda t, table: rename_blocks(t, "b.{}.", "b.{}.", table)]
+)
+def test_renaming_loses_nothing(rename: Callable) -> None:
+    tensors = {"b.0.old": torch.ones(1), "b.0.new": torch.zeros(1)}
+    table = {"old": "new", "b.0.old": "b.0.new"}  # inside a block, and from the beginning
+    with pytest.raises(ValueError, match="names of the same tensor, expected one"):
+        rename(tensors, table)
+    assert rename({"b.0.old": torch.ones(1)}, table).keys() == {"b.0.new"}
+
+
+@pytest.mark.parametrize("changes", [{"depth": 10**9}, {"embed_dim": 10**9, "num_heads": 1}])
+def test_a_saved_folder_is_compared_before_it_is_built(
+    changes: dict[str, int], tmp_path: Path, pair: Pair, refused: Callable
+) -> None:
+    folder = save(pair, tmp_path / "pair")
+    for part in ("image", "points"):
+        text = (folder / "config.json").read_text()
+        content = json.loads(text)
+        content[part]["model"]["trunk"] |= changes
+        (folder / "config.json").write_text(json.dumps(content))
+        with refused(folder, "do not fit the model that is described beside them .*1e"):
+            load(folder)
+        (folder / "config.json").write_text(text)
+
+
+def test_what_cannot_be_built_names_the_file(tmp_path: Path, image: ViT, refused: Callable) -> None:
+    folder = save(image, tmp_path / "saved")
+    with refused(folder, "no model can be built for it"):
+        create_model("auto", pretrained=folder, global_pool="none of them")

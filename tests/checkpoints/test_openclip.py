@@ -27,6 +27,8 @@ OURS_CLIPA = {"norm_pre": False, "final_norm": False, "fc_norm": True, "global_p
 SIGLIP = config(
     timm_model_name="vit_base_patch16_siglip_224", timm_pool="map", timm_proj="none", image_size=32
 )
+EVA = config(timm_model_name="eva02_base_patch16_clip_224", timm_pool="token", timm_proj=None, image_size=32)
+LINEAR = {**EVA, "vision_cfg": {**EVA["vision_cfg"], "timm_proj": "linear"}}
 TOWER = {"image_size": 32, "patch_size": 8, "width": WIDTH, "layers": 2, "heads": 3, "mlp_ratio": 2.0,
          "output_dim": EMBED}  # fmt: skip
 
@@ -299,3 +301,31 @@ def test_a_bare_tower_and_a_prefixed_one_are_the_same(theirs: Callable, tmp_path
     whole = SOURCE.decode(prefixed(state))
     assert bare.keys() == whole.keys()
     assert all(torch.equal(bare[name], tensor) for name, tensor in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("said", "dropped", "message"),
+    [
+        (config(), "visual.proj", "visual.proj is missing"),
+        (config(), "visual.class_embedding", "visual.class_embedding is missing"),
+        (EVA, "visual.trunk.head.bias", "of head there is a weight alone"),
+        (EVA, "visual.trunk.head.weight", "projection, which is missing|of head there is a bias alone"),
+        (LINEAR, "visual.head.proj.weight", "its configuration asks for a projection, which is missing"),
+    ],
+)
+def test_a_projection_that_is_missing(
+    said: Any, dropped: str, message: str, theirs: Callable, tmp_path: Path, refused: Callable
+) -> None:
+    folder(theirs(said), tmp_path, said)
+    (path,) = [p for p in tmp_path.iterdir() if p.suffix == ".safetensors"]
+    state = load_file(path)
+    del state[dropped]
+    save_file(state, path)
+    with refused(tmp_path, message):
+        create_model("auto", pretrained=tmp_path)
+
+
+def test_two_projections_are_refused(theirs: Callable) -> None:
+    state = dict(theirs(EVA).state_dict())
+    with pytest.raises(ValueError, match="two projections"):
+        SOURCE.decode({**state, "visual.head.proj.weight": torch.ones(EMBED, WIDTH)})

@@ -346,3 +346,28 @@ def test_errors_name_the_file(file_of: Callable) -> None:
         CheckpointError, match=r"ckpt.pth .*holds 1 tensor the model has no place for \(img_token\)"
     ):
         create_model("auto", pretrained=path, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dropped", "message"),
+    [
+        ("Point-BERT, fine-tuned", "cls_token", "its class token is missing"),
+        ("Point-BERT, fine-tuned", "cls_pos", "its class token is missing, or the position of it"),
+        ("Point-BERT, fine-tuned", "encoder.first_conv.3.weight", "its tokenizer is incomplete"),
+        ("Point-BERT, fine-tuned", "cls_head_finetune.3.weight", "of head.3 there is a bias alone"),
+        ("Point-MAE, fine-tuned", "cls_token", "its class token is missing"),
+        ("Point-MAE, fine-tuned", "cls_head_finetune.8.bias", "of head.8 there is a weight alone"),
+        ("Point-MAE, fine-tuned", "cls_head_finetune.8.", "its head has no last layer"),
+        ("Pix4Point", "encoder.cls_token", "its class token is missing"),
+        ("Pix4Point", "prediction.head.4.0.weight", "of head.8 there is a bias alone"),
+        ("Uni3D of EVA-02 Ti and S", "point_encoder.cls_token", "its class token is missing"),
+        ("Uni3D of EVA-02 Ti and S", "point_encoder.trans2embed.weight", "of head there is a bias alone"),
+    ],
+)
+def test_what_is_missing_makes_no_other_model(
+    kind: str, dropped: str, message: str, file_of: Callable, refused: Callable
+) -> None:
+    path = file_of(kind)
+    parity.rewrite(path, lambda tensors: {n: t for n, t in tensors.items() if not n.startswith(dropped)})
+    with refused(path, message):
+        create_model("auto", pretrained=path, **SETTINGS)

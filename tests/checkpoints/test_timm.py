@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
-from pointvit import ViT, create_model, load_checkpoint
+from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
 from pointvit.checkpoints import Checkpoint
 from pointvit.checkpoints.sources import timm as names
 
@@ -23,7 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no head": {"num_classes": 0},
     "LayerScale": {"init_values": 1.0},
     "no position of the class token (DeiT III)": {"no_embed_class": True, "init_values": 1.0},
-    "registers (DINOv2)": {"reg_tokens": 4, "no_embed_class": True, "init_values": 1.0},
+    "registers (DINOv2)": {"reg_tokens": 3, "no_embed_class": True, "init_values": 1.0},
     "no class token": {"class_token": False, "global_pool": "avg", "fc_norm": False},
     "mean and fc_norm (MAE, BEiT)": {"global_pool": "avg"},
     "attention pooling (SigLIP)": {"class_token": False, "global_pool": "map", "fc_norm": False},
@@ -228,7 +230,10 @@ def without(state: dict[str, Tensor], *endings: str) -> dict[str, Tensor]:
     ("variant", "removed", "message"),
     [
         ({}, "pos_embed", "holds no pos_embed"),
-        ({}, "head.bias", "its head has no bias"),
+        ({}, "head.bias", "of head there is a weight alone"),
+        ({}, "head.weight", "of head there is a bias alone"),
+        ({}, "patch_embed.proj.bias", "of tokenizer.proj there is a weight alone"),
+        ({"global_pool": "avg"}, "fc_norm.bias", "of fc_norm there is a weight alone"),
         ({"global_pool": "map"}, "none", "attention pool stands beside a class token"),
         ({"class_token": False, "global_pool": "avg", "qkv_bias": False}, "none", "vit_base_patch16_rpn_224"),
         ({}, "mlp.fc1.weight", "has no complete MLP"),
@@ -243,3 +248,67 @@ def test_what_would_compute_something_else_is_refused(
     path = write_torch(without(timm_vit(**variant).state_dict(), removed), tmp_path / "model.pth")
     with refused(path, message):
         create_model("auto", pretrained=path)
+
+
+REGISTERS: dict[str, dict[str, Any]] = {
+    "nine": {"reg_tokens": 9},
+    "seven, 3x3 patches": {"reg_tokens": 7, "img_size": 24},
+    "six without class token": {"reg_tokens": 6, "class_token": False, "global_pool": "avg"},
+    "eight without positions": {"reg_tokens": 8, "no_embed_class": True},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", REGISTERS)
+def test_rows_of_registers_are_told_from_patches(
+    variant: str, tmp_path: Path, timm_vit: Callable, error_of: Callable
+) -> None:
+    theirs = timm_vit(**{"img_size": 32, "patch_size": 8, **REGISTERS[variant]})
+    ours = create_model("auto", pretrained=write_torch(theirs.state_dict(), tmp_path / "model.pth")).eval()
+    assert error_of(ours(images(theirs)), theirs(images(theirs))) <= 1e-5
+
+
+REG4 = {"img_size": 48, "reg_tokens": 4}
+"""With a class token: 9 rows are those of 3x3 patches, or of 2x2 and all tokens before them."""
+
+
+@torch.no_grad()
+def test_rows_that_may_be_of_registers_need_a_config(
+    tmp_path: Path, randomise: Callable, refused: Callable, error_of: Callable
+) -> None:
+    own = {**SMALL, **REG4, "no_embed_class": True}
+    theirs = randomise(timm.create_model("vit_small_patch16_224", **own)).eval()
+    save_for_hf(theirs, tmp_path, safe_serialization=True)
+    ours = create_model("auto", pretrained=tmp_path).eval()
+    assert error_of(ours(images(theirs)), theirs(images(theirs))) <= 1e-5
+    (tmp_path / "config.json").unlink()
+    with refused(tmp_path, "its 9 positions may or may not be those of 4 registers, too"):
+        create_model("auto", pretrained=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ({"img_size": 32, "reg_tokens": 4}, "its 9 positions are those of 4 registers cannot be told"),
+        (
+            {"img_size": 32, "patch_size": (4, 8), "reg_tokens": 4, "class_token": False,
+             "global_pool": "avg"},
+            "its 36 positions are those of 4 registers cannot be told",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_registers_that_were_taken_for_patches_are_refused(
+    size: dict[str, Any], message: str, tmp_path: Path, refused: Callable
+) -> None:
+    save_for_hf(timm.create_model("vit_small_patch16_224", **{**SMALL, **size}), tmp_path)
+    with refused(tmp_path, message):
+        create_model("auto", pretrained=tmp_path)
+
+
+def test_no_file_is_written_whose_registers_would_be_taken_for_patches(
+    tmp_path: Path, refused: Callable
+) -> None:
+    settings = {"img_size": (24, 56), "patch_size": 8, "depth": 1, "num_reg_tokens": 4, "cls_pos": False}
+    model = create_model("vit_tiny_patch16_224", **settings)  # 3x7 patches, or 4x4 and five tokens
+    with refused(None, "no place for registers beside a grid that is not square"):
+        save_checkpoint(model, tmp_path / "model.safetensors")

@@ -76,7 +76,7 @@ NOT_WRITTEN: dict[str, dict[str, Any]] = {
     "the head 'linear'": {"num_reg_tokens": 1, "dist_pos": True},
     "norm_pre and a patch projection with bias": {"norm_pre": True},
     "a patch projection without bias": {"patch_bias": False},
-    "registers beside a class position where": {"num_reg_tokens": 4, "img_size": (48, 80)},
+    "registers beside a grid that is not square": {"num_reg_tokens": 4, "img_size": (48, 80)},
 }
 
 

@@ -100,11 +100,12 @@ def test_a_convolutional_stem_is_refused(theirs: Callable, tmp_path: Path, refus
     [
         ("encoder.layers.encoder_layer_1.mlp.3.bias", r"lacks 1 tensor .*blocks.1.mlp.fc2.bias"),
         ("encoder.layers.encoder_layer_0.mlp.0.weight", "no complete MLP"),
-        ("conv_proj.weight", "no patch projection"),
+        ("conv_proj.weight", "of tokenizer.proj there is a bias alone"),
+        ("conv_proj.bias", "of tokenizer.proj there is a weight alone"),
         ("heads.head.bias", "of head there is a weight alone"),
         ("heads.head.weight", "of head there is a bias alone"),
         ("encoder.pos_embedding", "encoder.pos_embedding is missing"),
-        ("class_token", "17 position rows are not a square grid"),
+        ("class_token", "class_token is missing"),
     ],
 )
 def test_incomplete_files(

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
+from pointvit import ViT, create_model, load_checkpoint, save, save_checkpoint
 from pointvit.checkpoints import archives
 from pointvit.checkpoints.inspection import inspect
 from pointvit.config import ViTConfig
@@ -263,7 +263,96 @@ def many(text: str) -> bytes:
     return (text * 200_000).encode()
 
 
+def in_a_circle(folder: Path, tensors: Tensors) -> Path:
+    content: dict[str, Any] = {}
+    content["model"] = {"state_dict": content}
+    return saved(folder, content)
+
+
+def nested(depth: int) -> Maker:
+    def make(folder: Path, tensors: Tensors) -> Path:
+        content: dict[str, Any] = dict(tensors)
+        for _ in range(depth):
+            content = {"model": content}
+        return saved(folder, content)
+
+    return make
+
+
+def two_states(folder: Path, tensors: Tensors) -> Path:
+    return saved(folder, {"model": tensors, "state_dict": {n: t + 1 for n, t in tensors.items()}})
+
+
+def named(name: str) -> Maker:
+    return lambda folder, tensors: safetensors(folder, {**tensors, name: torch.ones(2)})
+
+
+def ours(**changes: Any) -> Maker:
+    """A folder that pointvit saved, with a setting of its config.json changed."""
+
+    def make(folder: Path, tensors: Tensors) -> Path:
+        model = create_model("auto", pretrained=safetensors(folder, tensors, "x.safetensors"), num_heads=3)
+        (folder / "x.safetensors").unlink()
+        path = save(model, folder / "ours") / "config.json"
+        content = json.loads(path.read_text())
+        parts = (content["model"], content["model"]["trunk"], content["model"]["tokenizer"], content["meta"])
+        for name, value in changes.items():
+            next((part for part in parts if name in part), content["meta"])[name] = value
+        path.write_text(json.dumps(content))
+        return path.parent
+
+    return make
+
+
+def timm_config(**arguments: Any) -> Maker:
+    """A folder with timm's config.json."""
+
+    def make(folder: Path, tensors: Tensors) -> Path:
+        safetensors(folder, tensors, "model.safetensors")
+        content = {"architecture": "vit_tiny_patch16_224", "num_classes": 5, "model_args": arguments}
+        written(folder, json.dumps(content), "config.json")
+        return folder
+
+    return make
+
+
+def with_preprocessor(text: str) -> Maker:
+    def make(folder: Path, tensors: Tensors) -> Path:
+        path = with_config()(folder, tensors)
+        (path / "preprocessor_config.json").write_text(text)
+        return path
+
+    return make
+
+
 WRONG: dict[str, tuple[Maker, str]] = {
+    # Wrappers.
+    "wrappers in a circle": (in_a_circle, "holds no tensors"),
+    "wrappers without end": (nested(40), "more than 32 wrappers"),
+    "two states that differ": (two_states, "weights under both model and state_dict, which differ"),
+    # Names.
+    "a block of a high number": (named("blocks.999999999.x"), "up to number 999999999, but none of number 2"),
+    "a block of a number without end": (named(f"blocks.{'9' * 5000}.x"), "names a tensor 'blocks.9"),
+    "a name of two lines": (named("blocks.0\n.x"), r"names a tensor 'blocks.0\\n.x', expected at most 250"),
+    # What pointvit's own description says, and the weights deny.
+    "our own depth": (ours(depth=10**9), "description says blocks: 1e.09, its weights have 2"),
+    "our own stem": (ours(stem=[10**9]), "patch_size|stages of a stem: 1, its weights have 0"),
+    "our own stem of nothing": (ours(stem=[0]), "at least one block in each stage"),
+    "our own stem without end": (ours(stem=[1] * 1000), "stages of a stem: 1000, its weights have 0"),
+    "our own image": (ours(img_size=[8 * 10**8, 8 * 10**8]), "not a sound pointvit checkpoint"),
+    "our own larger image": (ours(img_size=[64, 64]), r"makes pos_embed of shape \(1, 65, 192\)"),
+    "our own patches": (ours(patch_size=[16, 16]), r"makes pos_embed|makes tokenizer.proj.weight"),
+    "our own classes": (ours(num_classes=10**9), r"makes head.\w+ of shape \(1000000000,"),
+    "our own lack of classes": (ours(num_classes=0), "its description has no place for head"),
+    "our own registers": (ours(num_reg_tokens=10**9), "says registers: 1e.09, its weights have 0"),
+    "our own channels": (ours(in_chans=10**9), r"makes tokenizer.proj.weight of shape"),
+    "our own lack of channels": (ours(in_chans=0), "in_chans >= 1"),
+    "our own width of the MLP": (ours(mlp_ratio=1e18), "not a sound pointvit checkpoint"),
+    "our own infinite MLP": (ours(mlp_ratio=1e308), "mlp_ratio must be a finite number"),
+    "our own huge width": (ours(embed_dim=10**400), "does not describe a model|numbers"),
+    "our own eps": (ours(norm_eps=-1.0), r"norm_eps must lie in \(0, 1\), got -1.0"),
+    "our own eps of no number": (ours(norm_eps=float("nan")), r"norm_eps must lie in \(0, 1\), got nan"),
+    "our own unknown metadata": (ours(x=1), "does not describe a model .*'x'"),
     # Of another size or family.
     "another width": (changed(norm__weight=lambda t: t[:96]), r"norm.weight has shape \(96,\)"),
     "ResNet": (
@@ -472,7 +561,7 @@ WRONG: dict[str, tuple[Maker, str]] = {
         r"a declares shape \(1099511627776,\) .* holds 12",
     ),
     "one number as a matrix": (expanded, "declares .* bytes of numbers and has"),
-    "an entry twice": (lambda folder, _: archive_twice(folder), "a.npy is in the archive more than once"),
+    "an entry twice": (lambda folder, _: archive_twice(folder), "a is in the archive more than once"),
     # Settings beside them.
     "settings that are no JSON": (with_config(text="{"), "config.json: not valid JSON"),
     "settings that are a list": (with_config(text="[]"), "config.json: expected a JSON object, got list"),
@@ -482,7 +571,32 @@ WRONG: dict[str, tuple[Maker, str]] = {
         "config.json describes 7 blocks, the weights have 2",
     ),
     "an activation nobody knows": (with_config(hidden_act="mish"), "hidden_act='mish'"),
+    "a number of 5000 digits": (
+        with_config(text='{"a": 1' + "0" * 5000 + "}"),
+        "config.json: not valid JSON",
+    ),
+    "settings of a larger grid": (
+        timm_config(img_size=64),
+        "config.json describes images of 64x64, the positions are of others",
+    ),
+    "a preprocessor that is a number": (with_preprocessor("1"), "expected a JSON object, got int"),
+    "a preprocessor that is a list": (with_preprocessor("[]"), "expected a JSON object, got list"),
+    "a preprocessor that is nothing": (with_preprocessor("null"), "expected a JSON object, got NoneType"),
     # Ranks and names.
+    "an MLP without dimensions": (
+        changed(blocks__0__mlp__fc2__weight=lambda t: t[0, 0]),
+        "mlp.fc2.weight should have 2 dimensions",
+    ),
+    "attention of no channels": (
+        changed(blocks__0__attn__qkv__weight=lambda t: t[:, :0]),
+        r"attn.qkv.weight holds no numbers, its shape is \(576, 0\)",
+    ),
+    "a kernel of no channels": (
+        changed(patch_embed__proj__weight=lambda t: t[:, :0]),
+        "tokenizer.proj.weight holds no numbers",
+    ),
+    "positions of no tokens": (changed(pos_embed=lambda t: t[:0]), "pos_embed holds no numbers"),
+    "a head of no classes": (changed(head__weight=lambda t: t[:0]), "head.weight holds no numbers"),
     "a flat position table": (changed(pos_embed=lambda t: t[0]), "pos_embed should have 3 dimensions"),
     "a flat kernel": (
         changed(patch_embed__proj__weight=lambda t: t.flatten(1)),
@@ -532,6 +646,10 @@ RIGHT: dict[str, Maker] = {
     "wrappers and prefixes": lambda folder, tensors: saved(
         folder, {"epoch": 3, "state_dict": OrderedDict((f"module.model.{n}", t) for n, t in tensors.items())}
     ),
+    "one state under two names": lambda folder, tensors: saved(
+        folder, {"model": tensors, "state_dict": {n: t.clone() for n, t in tensors.items()}}
+    ),
+    "settings under a wrapper's name": lambda folder, tensors: saved(folder, {"model": {"lr": 1}, **tensors}),
     "shards": sharded(lambda folder, places: None),
     "shards of pickles": sharded(lambda folder, places: None, "bin"),
     "an index by name": lambda folder, tensors: (

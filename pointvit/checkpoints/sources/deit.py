@@ -4,6 +4,9 @@ Their names are timm's but for DeiT III's LayerScale. Those of plain DeiT are ti
 tells the two apart: they are read as ``timm``, and so is DeiT III in timm's names. timm's distilled models
 are read here; a ``config.json`` of timm's beside them says that positions are resampled in timm's way.
 
+A distilled model without heads is pooled to its class token, as Hugging Face's; timm gives the mean of the
+class and the distillation token, for which there is no pool here.
+
 RoPE-ViT's models with learned positions (``vit_*_rope_ape_*``) have DeiT III's names and shapes; only their
 ``config.json`` tells them, and they are refused.
 """
@@ -24,7 +27,6 @@ from pointvit.checkpoints.sources.source import (
     rename_blocks,
     unnamed_obstacles,
 )
-from pointvit.checkpoints.sources.timm_config import described
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
@@ -50,9 +52,11 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """What all of DeiT's models have in common; heads of public widths.
 
     Raises:
-        ValueError: if one of the two heads of a distilled model is missing.
+        ValueError: if the class token is missing, or one of the two heads of a distilled model.
     """
     timm.check(tensors)
+    if "cls_token" not in tensors:
+        raise ValueError("cls_token is missing, which all of DeiT's models have")
     mean, std = IMAGENET
     return {
         "norm_eps": 1e-6,
@@ -61,7 +65,7 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
         "image_mean": mean,
         "image_std": std,
         **known_heads(tensors),
-        **described(facts.config),
+        **timm.stated(tensors, facts),
     }
 
 

@@ -20,10 +20,12 @@ from pointvit.checkpoints.sources.source import (
     Tensors,
     invert,
     known_heads,
+    refuse_halves,
     refuse_obstacles,
     refuse_unplaced,
     rename_blocks,
     rename_prefixes,
+    renamed_by,
     unnamed_obstacles,
 )
 from pointvit.config import IMAGENET, ViTConfig
@@ -60,8 +62,12 @@ def matches(names: Collection[str]) -> bool:
 
 
 def decode(tensors: Tensors) -> Tensors:
-    """A classifier on several blocks' tokens keeps its name, and is set aside."""
-    bare = {_bare(name): tensor for name, tensor in tensors.items()}
+    """A classifier on several blocks' tokens keeps its name, and is set aside.
+
+    Raises:
+        ValueError: if two tensors are the same one, with and without a prefix.
+    """
+    bare = renamed_by(_bare, tensors)
     head, norm = bare.get("linear_head.weight"), bare.get("norm.weight")
     one_block = head is not None and norm is not None and head.shape[-1] == 2 * norm.shape[0]
     return rename_prefixes(rename_blocks(bare, BLOCK, OURS, GATED), TOP | (HEAD if one_block else {}))
@@ -80,10 +86,13 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """What all of DINOv2's models have in common; heads of public widths.
 
     Raises:
-        ValueError: if the linear classifier is incomplete.
+        ValueError: if the linear classifier or the patch projection is incomplete, or a token missing.
     """
     if ("head.weight" in tensors) != ("head.bias" in tensors):
         raise ValueError("its linear classifier is incomplete (linear_head.weight and linear_head.bias)")
+    refuse_halves(tensors, ("tokenizer.proj",))
+    if "cls_token" not in tensors:
+        raise ValueError("cls_token is missing")
     mean, std = IMAGENET
     said: dict[str, Any] = {
         "norm_eps": 1e-6,

@@ -27,6 +27,7 @@ from pointvit.checkpoints.sources.source import (
     refuse_unplaced,
     rename_blocks,
     rename_prefixes,
+    renamed_by,
     width_of,
 )
 from pointvit.checkpoints.sources.timm_config import described
@@ -75,11 +76,11 @@ def matches(names: Collection[str]) -> bool:
 def decode(tensors: Tensors) -> Tensors:
     """Also of blocks alone, whatever stands before and behind them."""
     decoded = rename_prefixes(rename_blocks(tensors, BLOCK, OURS, IN_BLOCK | SEPARATE | ORIGINAL), timm.NAMES)
-    decoded = {re.sub(r"^(trunk\.blocks\.\d+\.)rope\.", r"rope.\1", n): t for n, t in decoded.items()}
+    decoded = renamed_by(lambda name: re.sub(r"^(trunk\.blocks\.\d+\.)rope\.", r"rope.\1", name), decoded)
     for block in sorted({match[0] for name in decoded if (match := re.match(r"trunk\.blocks\.\d+\.", name))}):
         for ours, parts in PARTS.items():
             names = [block + part for part in parts if part is not None]
-            if not all(name in decoded for name in names):
+            if not all(name in decoded for name in names) or block + ours in decoded:
                 continue  # one piece already, or left under their names, which loading reports
             found = [decoded.pop(name) for name in names]
             if None in parts:
@@ -120,7 +121,7 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     for name, what in UNSUPPORTED.items():
         if name in tensors:
             raise ValueError(f"it has {what}, which is not supported")
-    timm.check_head(tensors)
+    timm.check_layers(tensors)
     gated = _is_gated(tensors)
     if width_of(tensors) == POST_NORM_WIDTH and not gated:
         raise ValueError(

@@ -36,10 +36,17 @@ def join_heads(tensors: Tensors, prefix: str, layers: dict[str, tuple[str, ...]]
     """Takes the attention at ``prefix`` out of ``tensors``: linear layers, each of the parts named there.
 
     What is incomplete stays under its names, which loading reports.
+
+    Raises:
+        ValueError: if a kernel is not one of several heads.
     """
     parts = [part for names in layers.values() for part in names]
     if not all(f"{prefix}{part}/{kind}" in tensors for part in parts for kind in ("kernel", "bias")):
         return {}
+    for part in parts:
+        shape = tuple(tensors[f"{prefix}{part}/kernel"].shape)
+        if len(shape) != 3:
+            raise ValueError(f"{prefix}{part}/kernel should have 3 dimensions, its shape is {shape}")
     joined = {}
     for layer, names in layers.items():
         pattern = "h e d -> d (h e)" if names == ("out",) else "d h e -> (h e) d"

@@ -19,6 +19,8 @@ from pointvit.checkpoints.sources.source import (
     invert,
     refuse_halves,
     refuse_obstacles,
+    rename_prefixes,
+    renamed_by,
     unnamed_obstacles,
 )
 from pointvit.config import UNIT, ViTConfig
@@ -102,7 +104,7 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
 
 def common_settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """Settings of all of Google's ViTs, the paper's and big_vision's."""
-    refuse_halves(tensors, ("pre_logits.0", "head"))
+    refuse_halves(tensors, ("pre_logits.0", "head", "tokenizer.proj"))
     pattern = r"Transformer/encoderblock(_0)?/[^/]+/query/kernel$"
     kernel = next(shape for name, shape in facts.shapes.items() if re.search(pattern, name))
     mean, std = UNIT
@@ -119,7 +121,7 @@ def strip(tensors: Tensors) -> Tensors:
     """Removes the first of ``PREFIXES`` that occurs; names without it stay."""
     for prefix in PREFIXES:
         if any(name.startswith(prefix) for name in tensors):
-            return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+            return rename_prefixes(tensors, {prefix: ""})
     return tensors
 
 
@@ -129,7 +131,8 @@ def from_paper(tensors: Tensors) -> Tensors:
     blocks = {int(m[1]) for name in tensors if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
     for n in blocks:
         names |= {BLOCK.format(n) + theirs: f"trunk.blocks.{n}.{ours}" for ours, theirs in IN_BLOCK.items()}
-    decoded = {names.get(name, name): flax.from_flax(name, tensor) for name, tensor in tensors.items()}
+    turned = {name: flax.from_flax(name, tensor) for name, tensor in tensors.items()}
+    decoded = renamed_by(lambda name: names.get(name, name), turned)
     for n in blocks:
         ours, theirs = f"trunk.blocks.{n}.attn.", BLOCK.format(n) + ATTENTION
         decoded |= flax.join_heads(decoded, theirs, {f"{ours}qkv": flax.QKV, f"{ours}proj": ("out",)})

@@ -79,7 +79,7 @@ def decode(tensors: Tensors) -> Tensors:
         for layer, parts in JOINED:
             for kind in ("weight", "bias"):
                 names = [f"{block}{part}.{kind}" for part in parts]
-                if all(name in decoded for name in names):
+                if all(name in decoded for name in names) and f"{block}{layer}.{kind}" not in decoded:
                     decoded[f"{block}{layer}.{kind}"] = torch.cat([decoded.pop(name) for name in names])
     return decoded
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pointvit.checkpoints.sources import huggingface_config
+from pointvit.checkpoints.sources.huggingface_checks import check_grid, preprocessor_of
 from pointvit.checkpoints.sources.source import (
     Facts,
     Tensors,
@@ -19,10 +20,16 @@ from pointvit.config import CLIP, UNIT, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
 NAME = "huggingface_clip"
-DEFAULTS = {"num_attention_heads": 12, "num_hidden_layers": 12, "image_size": 224}
+DEFAULTS = {"num_attention_heads": 12, "num_hidden_layers": 12}
 CLIP_KIND = {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
 SIGLIP_KIND = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
 """What a config.json need not say; public ones are often short."""
+
+WITH_HEAD = {
+    **dict.fromkeys(("CLIPModel", "CLIPVisionModelWithProjection"), "visual_projection"),
+    **dict.fromkeys(("CLIPForImageClassification", "SiglipForImageClassification"), "classifier"),
+}
+"""Classes of transformers' -> the head that their files hold."""
 
 
 def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
@@ -41,13 +48,15 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     classified = "classifier.weight" in facts.shapes
     if classified:
         refuse_halves(tensors, ("head",))
+    if siglip:
+        refuse_halves(tensors, ("tokenizer.proj",))
     if "pos_embed" not in tensors:
         raise ValueError("embeddings.position_embedding.weight is missing")
     stated = facts.config.get("vision_config", facts.config)
     if not isinstance(stated, Mapping):
         raise ValueError(f"vision_config in config.json must be an object, got {stated!r}")
     told = bool(facts.config.keys() - {"preprocessor"})
-    colours = {"image_mean": mean, "image_std": std, **facts.config.get("preprocessor", {})}
+    colours = {"image_mean": mean, "image_std": std, **preprocessor_of(facts.config)}
     config = {
         **kind,
         **({**DEFAULTS, **stated} if told else {}),
@@ -55,12 +64,23 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
         "preprocessor": colours,
     }
     tower = {name: tensor for name, tensor in tensors.items() if not name.startswith("head.")}
-    said = huggingface_config.settings(tower, Facts(config, facts.shapes))
+    said = huggingface_config.tower_settings(tower, Facts(config, facts.shapes))
+    check_grid(stated, tensors, int(not siglip))
+    if "head.weight" not in tensors:
+        _refuse_headless(facts.config)
     if not (told or siglip):
         del said["activation"]
     if classified:
         said |= {"global_pool": "mean", "final_norm": siglip}
     return said
+
+
+def _refuse_headless(config: Mapping[str, Any]) -> None:
+    """Raises ValueError if a file without head is to be of a class that has one."""
+    asked = config.get("architectures") or []
+    for name in asked if isinstance(asked, list) else [asked]:
+        if name in WITH_HEAD:
+            raise ValueError(f"config.json asks for {name}, whose {WITH_HEAD[name]}.weight is missing")
 
 
 def describe(config: ViTConfig) -> dict[str, Any]:

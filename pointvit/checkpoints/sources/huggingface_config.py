@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from pointvit.checkpoints.sources.huggingface_checks import (
+    check_config,
+    check_tokens,
+    positive,
+    preprocessor_of,
+    whole,
+)
 from pointvit.checkpoints.sources.source import (
     Facts,
     Tensors,
@@ -50,34 +56,39 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     Raises:
         ValueError: if they contradict the weights, or ask for what is not known here.
     """
-    config, width = facts.config, width_of(tensors)
+    said = tower_settings(tensors, facts)
+    kind, head = facts.config.get("model_type", _kind_of_tensors(tensors)), tensors.get("head.weight")
+    refuse_halves(tensors, ("tokenizer.proj",))
+    check_tokens(kind, facts.config, tensors)
+    if kind.startswith("dinov2") and head is not None and head.shape[-1] == 2 * width_of(tensors):
+        said["global_pool"] = "cls+mean"
+    return said
+
+
+def tower_settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """As :func:`settings`, whichever tokens, pool and head there are."""
+    config = facts.config
     if "pos_embed" not in tensors:
         raise ValueError("embeddings.position_embeddings is missing")
     refuse_halves(tensors, ("head", "head.cls", "head.dist"))
     kind = config.get("model_type", _kind_of_tensors(tensors))
     activation = config.get("hidden_act", "gelu")
     for name, value, known in (("model_type", kind, DEFAULTS), ("hidden_act", activation, ACTIVATIONS)):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError(f"config.json asks for {name}={value!r}, known are {', '.join(known)}")
-    depth = len({match[1] for name in tensors if (match := re.match(r"trunk\.blocks\.(\d+)\.", name))})
-    for name, what, actual in (("num_hidden_layers", "blocks", depth), ("hidden_size", "channels", width)):
-        if (stated := config.get(name, actual)) != actual:
-            raise ValueError(f"config.json describes {stated} {what}, the weights have {actual}")
+    check_config(config, tensors)
     eps, colours = DEFAULTS[kind]
     settings: dict[str, Any] = {
-        "norm_eps": float(config.get("layer_norm_eps", eps)),
+        "norm_eps": positive("layer_norm_eps", config.get("layer_norm_eps", eps)),
         "activation": ACTIVATIONS[activation],
         "pos_resample": "antialias" if kind == "dinov2_with_registers" else "bicubic",
         **known_heads(tensors),
-        **_colours(config.get("preprocessor", {}), colours),
+        **_colours(preprocessor_of(config), colours),
     }
     if "num_attention_heads" in config:
-        settings["num_heads"] = int(config["num_attention_heads"])
+        settings["num_heads"] = whole("num_attention_heads", config["num_attention_heads"])
     if "image_size" in config:
         settings["img_size"] = size_of(config["image_size"])
-    head = tensors.get("head.weight")
-    if kind.startswith("dinov2") and head is not None and head.shape[-1] == 2 * width:
-        settings["global_pool"] = "cls+mean"
     return settings
 
 

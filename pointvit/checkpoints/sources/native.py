@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pointvit.checkpoints.sources.source import Facts, Source, Tensors
+from pointvit.checkpoints.sources.source import Facts, Source, Tensors, renamed_by
 from pointvit.config import ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
@@ -25,7 +25,7 @@ def decode(tensors: Tensors) -> Tensors:
 
     Of a pair, the image encoder, which holds the shared trunk, loses its prefix.
     """
-    tensors = {name.removeprefix(IMAGE): tensor for name, tensor in tensors.items()}
+    tensors = renamed_by(lambda name: name.removeprefix(IMAGE), tensors)
     if "tokenizer.proj.weight" not in tensors or "tokenizer.pos_embed" not in tensors:
         return tensors
     order = ("tokenizer.cls_pos", "tokenizer.dist_pos", "tokenizer.pos_embed")

@@ -50,6 +50,9 @@ def _own_settings(tensors: Tensors, facts: Facts, model: Mapping[str, Any]) -> d
     if "pos_embed" not in tensors:
         raise ValueError("visual.positional_embedding is missing")
     refuse_halves(tensors, ("fc_norm",))
+    for name, theirs in (("cls_token", "visual.class_embedding"), ("head.weight", "visual.proj")):
+        if name not in tensors:
+            raise ValueError(f"{theirs} is missing")
     mean, std = IMAGENET if clipa else CLIP
     said: dict[str, Any] = {
         "norm_eps": 1e-5,

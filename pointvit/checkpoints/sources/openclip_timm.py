@@ -29,13 +29,16 @@ def decode(tensors: Tensors) -> Tensors:
     """As the trunk's own source does; OpenCLIP's projection, where there is one, is the head.
 
     Raises:
-        ValueError: if the trunk is no ViT, or none that is supported.
+        ValueError: if the trunk is no ViT, or none that is supported; if there are two projections.
     """
     inside = {n.removeprefix(PREFIX): t for n, t in tensors.items() if n.startswith(PREFIX)}
     outside = {n: t for n, t in tensors.items() if not n.startswith(PREFIX)}
     if "norm_pre.weight" in inside and "attn_pool.latent" in inside:
         raise ValueError("its image tower is a Perception Encoder, whose rotary positions are not supported")
-    return rename_prefixes(outside, {"visual.head.proj.": "head."}) | _source(inside).decode(inside)
+    own, projection = _source(inside).decode(inside), rename_prefixes(outside, {"visual.head.proj.": "head."})
+    if not own.keys().isdisjoint(projection):
+        raise ValueError("its image tower has two projections, visual.trunk.head and visual.head.proj")
+    return projection | own
 
 
 def settings(tensors: Tensors, facts: Facts, vision: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +50,10 @@ def settings(tensors: Tensors, facts: Facts, vision: Mapping[str, Any]) -> dict[
     refuse_other_pools(tensors)
     refuse_halves(tensors, ("fc_norm",))
     inside = {n.removeprefix(PREFIX): shape for n, shape in facts.shapes.items() if n.startswith(PREFIX)}
-    own = {n: t for n, t in tensors.items() if "head.weight" in inside or not n.startswith("head.")}
+    inside_head = any(n.startswith("head.") for n in inside)
+    own = {n: t for n, t in tensors.items() if inside_head or not n.startswith("head.")}
+    if vision and vision.get("timm_proj") != "none" and "head.weight" not in tensors:
+        raise ValueError("its configuration asks for a projection, which is missing")
     of_timm = {"architecture": vision.get("timm_model_name"), "global_pool": vision.get("timm_pool")}
     said = _source(inside).settings(own, Facts(of_timm, inside))
     mean, std = UNIT if "pool.attn_pool.latent" in tensors else CLIP

@@ -90,8 +90,10 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """As published for ScanObjectNN: groups are a quarter of 1024 points.
 
     Raises:
-        ValueError: if the head takes in neither two nor three times the trunk's width.
+        ValueError: if the head takes in neither two nor three times the trunk's width, or if the class token
+            is missing, or a part of the head or of the tokenizer.
     """
+    point_bert.check(tensors, ("head.8.weight",))
     head = tensors.get("head.0.weight")
     ratio = 3.0 if head is None else head.shape[1] / width_of(tensors)
     if ratio not in POOLS:

@@ -14,6 +14,7 @@ from pointvit.checkpoints.sources.source import (
     Tensors,
     invert,
     known_heads,
+    refuse_halves,
     refuse_obstacles,
     refuse_unplaced,
     rename_prefixes,
@@ -35,6 +36,7 @@ NAMES = {
     "cls_head_finetune.": "head.",
 }
 PRETRAINED = "transformer_q."
+EMBED = "tokenizer.embed.first.3.weight"
 HEADS = {"head.8.weight": "point_mae", "head.3.weight": "point_bert"}
 """The last layer of a fine-tuned head -> its kind; either code can be told to use the other's."""
 EVERY_BLOCK: dict[str, Any] = {
@@ -77,7 +79,31 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: if the class token is missing, or a part of the head or of the tokenizer.
+    """
+    check(tensors)
     return {**EVERY_BLOCK, **UP, "head": head_of(tensors, "point_bert"), **known_heads(tensors)}
+
+
+def check(tensors: Tensors, last: Collection[str] = tuple(HEADS), class_token: bool = True) -> None:
+    """Raises ValueError for what would load as another model: without class token, head, or tokenizer.
+
+    Args:
+        last: the last layer of the head, one of these.
+        class_token: whether all such files have one.
+    """
+    layers = {name.rpartition(".")[0] for name in last}
+    refuse_halves(tensors, layers)
+    if EMBED not in tensors:
+        raise ValueError("its tokenizer is incomplete (the second layer of the first two)")
+    head = any(name.startswith("head.") for name in tensors)
+    if head and not any(name in tensors for name in last):
+        raise ValueError("its head has no last layer")
+    tokens = [name in tensors for name in ("cls_token", "tokenizer.cls_pos")]
+    if (class_token or head or any(tokens)) and not all(tokens):
+        raise ValueError("its class token is missing, or the position of it")
 
 
 def head_of(tensors: Tensors, default: str) -> str:

@@ -34,6 +34,11 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: if half of the class token is missing, or a part of the head or of the tokenizer.
+    """
+    point_bert.check(tensors, class_token=False)
     return {
         **point_bert.EVERY_BLOCK,
         **point_bert.UP,

@@ -78,15 +78,12 @@ class Source:
 
 
 def rename_prefixes(tensors: Tensors, table: dict[str, str]) -> Tensors:
-    """Replaces the beginning of each name by the first row of ``table`` that fits; others stay."""
+    """Replaces the beginning of each name by the first row of ``table`` that fits; others stay.
 
-    def new_name(name: str) -> str:
-        for old, new in table.items():
-            if name.startswith(old):
-                return new + name[len(old) :]
-        return name
-
-    return {new_name(name): tensor for name, tensor in tensors.items()}
+    Raises:
+        ValueError: if two names become one.
+    """
+    return renamed_by(lambda name: _with_new_beginning(name, table), tensors)
 
 
 def rename_blocks(tensors: Tensors, old: str, new: str, table: dict[str, str]) -> Tensors:
@@ -95,16 +92,39 @@ def rename_blocks(tensors: Tensors, old: str, new: str, table: dict[str, str]) -
     Args:
         old, new: the prefix with ``{}`` for the block's number, such as ``encoder.layer.{}.``.
         table: beginnings of names inside a block.
+
+    Raises:
+        ValueError: if two names become one.
     """
     before, after = old.split("{}")
     pattern = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}(.+)")
-    renamed = {}
-    for name, tensor in tensors.items():
-        if match := pattern.fullmatch(name):
-            inner = next(iter(rename_prefixes({match[2]: tensor}, table)))
-            name = new.format(match[1]) + inner
-        renamed[name] = tensor
-    return renamed
+
+    def new_name(name: str) -> str:
+        match = pattern.fullmatch(name)
+        if match is None:
+            return name
+        return new.format(match[1]) + _with_new_beginning(match[2], table)
+
+    return renamed_by(new_name, tensors)
+
+
+def _with_new_beginning(name: str, table: Mapping[str, str]) -> str:
+    old = next((old for old in table if name.startswith(old)), None)
+    return name if old is None else table[old] + name[len(old) :]
+
+
+def renamed_by(new_name: Callable[[str], str], tensors: Tensors) -> Tensors:
+    """Each tensor under its new name.
+
+    Raises:
+        ValueError: if two names become one: a tensor would be lost without a word.
+    """
+    old: dict[str, str] = {}
+    for name in tensors:
+        first = old.setdefault(new_name(name), name)
+        if first != name:
+            raise ValueError(f"{first} and {name} are names of the same tensor, expected one of them")
+    return {new: tensors[name] for new, name in old.items()}
 
 
 def invert(table: dict[str, str]) -> dict[str, str]:

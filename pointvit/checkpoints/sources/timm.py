@@ -13,18 +13,20 @@ from typing import Any
 
 import torch
 
+from pointvit.checkpoints.architecture import patch_of
 from pointvit.checkpoints.sources.source import (
     Facts,
     Source,
     Tensors,
     invert,
     known_heads,
+    refuse_halves,
     refuse_obstacles,
     refuse_unplaced,
     rename_prefixes,
     width_of,
 )
-from pointvit.checkpoints.sources.timm_config import POOLS, described
+from pointvit.checkpoints.sources.timm_config import POOLS, described, prefix_tokens, states_size
 from pointvit.config import IMAGENET, ViTConfig
 from pointvit.tokenizers import ImageTokenizerConfig
 
@@ -79,14 +81,16 @@ def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
     table = invert(NAMES) | distilled
     refuse_unplaced(tensors, (*table, *SAME), ("",), SOURCE.name)
     encoded = rename_prefixes(tensors, table)
-    if "reg_token" in encoded and _has_class_position(config) and "pos_embed" in encoded:
-        positions, registers = encoded["pos_embed"], encoded["reg_token"]
-        rows = [positions[:, :1], torch.zeros_like(registers), positions[:, 1:]]
-        encoded["pos_embed"] = torch.cat(rows, dim=1)
-        if _register_rows(encoded["pos_embed"], registers, 1) != registers.shape[1]:
+    if "reg_token" in encoded and "pos_embed" in encoded:
+        positions, registers, count = encoded["pos_embed"], encoded["reg_token"], 0
+        if _has_class_position(config):
+            count = registers.shape[1]
+            rows = [positions[:, :1], torch.zeros_like(registers), positions[:, 1:]]
+            encoded["pos_embed"] = torch.cat(rows, dim=1)
+        if _register_rows(encoded["pos_embed"], registers, int(config.class_token)) != count:
             raise ValueError(
-                f"the {SOURCE.name} layout has no place for registers beside a class position where the grid "
-                "is not square; use pointvit.save"
+                f"the {SOURCE.name} layout has no place for registers beside a grid that is not square, or "
+                "that might be another; use pointvit.save"
             )
     return encoded
 
@@ -114,7 +118,55 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     for start, method in PRETRAINING.items():
         if any(name.startswith(start) for name in tensors):
             said |= {"pos_resample": method, "image_mean": IMAGENET[0], "image_std": IMAGENET[1]}
-    return said | described(facts.config)
+    return said | stated(tensors, facts)
+
+
+def stated(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """What timm's ``config.json`` says, but for a size of images that is not that of the weights.
+
+    Raises:
+        ValueError: if it contradicts the weights, or asks for what the trunk has not.
+    """
+    said, tokens = described(facts.config), prefix_tokens(facts.config)
+    there = ("cls_token" in tensors, _count(tensors))
+    if tokens is not None and "dist_token" not in facts.shapes and tokens != there:
+        wanted, found = (f"{'a' if c else 'no'} class token and {r} registers" for c, r in (tokens, there))
+        raise ValueError(f"config.json describes {wanted}, the weights have {found}")
+    if not _fits(tensors, facts, said.get("img_size")):
+        if states_size(facts.config):
+            height, width = said["img_size"]
+            raise ValueError(f"config.json describes images of {height}x{width}, the positions are of others")
+        said.pop("img_size", None)  # what timm resamples the weights to
+    return said
+
+
+def _fits(tensors: Tensors, facts: Facts, size: tuple[int, int] | None) -> bool:
+    """Whether the position table is one for images of that size.
+
+    Raises:
+        ValueError: if its rows were taken for others, or may be.
+    """
+    rows, registers = tensors["pos_embed"].shape[1], _count(tensors)
+    distilled = "dist_token" in facts.shapes
+    in_file = facts.shapes.get("pos_embed", (1, rows))[1]
+    without = in_file - registers - int("cls_token" in tensors)
+    high, wide = patch_of(tensors)
+    patches = 0 if size is None else (size[0] // high) * (size[1] // wide)
+    if patches not in (in_file, without):
+        if registers and not distilled and _is_square(in_file) and _is_square(without):
+            raise ValueError(f"its {in_file} positions may or may not be those of {registers} registers, too")
+        return size is None
+    if not distilled and rows != (in_file if patches == in_file else in_file - registers):
+        raise ValueError(
+            f"which of its {in_file} positions are those of {registers} registers cannot be told"
+        )
+    return True
+
+
+def _count(tensors: Tensors) -> int:
+    """How many registers there are."""
+    registers = tensors.get("reg_tokens")
+    return 0 if registers is None else registers.shape[1]
 
 
 def check(tensors: Tensors) -> None:
@@ -126,13 +178,13 @@ def check(tensors: Tensors) -> None:
             "its attention pool stands beside a class token or registers, which some of timm's models show "
             "it and some do not; this is not supported"
         )
-    check_head(tensors)
+    check_layers(tensors)
 
 
-def check_head(tensors: Tensors) -> None:
-    """Refuses a head of which a part is missing, and that would be taken for one of another kind."""
-    if "head.weight" in tensors and "head.bias" not in tensors:
-        raise ValueError("its head has no bias, which all of timm's have")
+def check_layers(tensors: Tensors) -> None:
+    """Refuses a head or patch projection without a part, which would be taken for another kind."""
+    clip = "trunk.norm_pre.weight" in tensors  # its patch projection has no bias
+    refuse_halves(tensors, ("head", "fc_norm", *(() if clip else ("tokenizer.proj",))))
     distilled = [name in tensors for name in HEAD]
     if any(distilled) and not all(distilled):
         raise ValueError("its two heads, head and head_dist, are incomplete")
@@ -160,7 +212,7 @@ def _register_rows(table: torch.Tensor, registers: torch.Tensor, first: int) -> 
     if not table.ndim == registers.ndim == 3:
         return 0  # which is reported later
     rows, count = table.shape[1], registers.shape[1]
-    if any(_is_square(rows - prefix) for prefix in (0, first)):
+    if _is_square(rows):
         return 0
     return count if _is_square(rows - first - count) else 0
 

@@ -82,11 +82,13 @@ def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """What all of torchvision's ViTs have in common; heads of its public widths.
 
     Raises:
-        ValueError: if the positions are missing, which all of them have, or half of the head is.
+        ValueError: if what all of them have is missing: positions, class token, a part of a layer.
     """
     if "pos_embed" not in tensors:
         raise ValueError("encoder.pos_embedding is missing")
-    refuse_halves(tensors, ("pre_logits.0", "head"))
+    if "cls_token" not in tensors:
+        raise ValueError("class_token is missing")
+    refuse_halves(tensors, ("pre_logits.0", "head", "tokenizer.proj"))
     mean, std = IMAGENET
     return {
         "norm_eps": 1e-6,

@@ -42,10 +42,18 @@ def decode(tensors: Tensors) -> Tensors:
     named = rename_prefixes(rename_prefixes(tensors, {PREFIX: ""}), NAMES)
     blocks = {n.removeprefix("visual."): t for n, t in named.items() if n.startswith(BLOCKS)}
     rest = {n: t for n, t in named.items() if not n.startswith(BLOCKS)}
-    return {**point_bert.from_convolutions(rest), **eva.decode(blocks)}
+    trunk = eva.decode(blocks)
+    if not trunk.keys().isdisjoint(rest):
+        raise ValueError("two of its tensors are the same one of the trunk")
+    return {**point_bert.from_convolutions(rest), **trunk}
 
 
 def settings(tensors: Tensors, facts: Facts) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: if the class token is missing, or a part of the head or of the tokenizer.
+    """
+    point_bert.check(tensors, ("head.weight",))
     return {**SETTINGS, **point_bert.UP, **known_heads(tensors)}
 
 
