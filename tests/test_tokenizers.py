@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pointvit import layers, tokenizers
+from pointvit import layers, mini_pointnet
+from pointvit.mini_pointnet import MiniPointNet
 from pointvit.positions import resample_grid, sincos_2d
 from pointvit.tokenizers import (
     ImageTokenizer,
     ImageTokenizerConfig,
-    MiniPointNet,
     PointTokenizer,
     PointTokenizerConfig,
 )
@@ -215,7 +215,7 @@ def test_mini_pointnet_in_pieces(randomise: Randomise, monkeypatch: pytest.Monke
     """Without a backward pass; the statistics of training are those of the whole batch all the same."""
     net, x = randomise(MiniPointNet(3, 24, width=16)), rand(3, 5, 8, 3)
     whole = textbook_mini_pointnet(net.eval(), x)
-    monkeypatch.setattr(tokenizers, "_POINTS_AT_A_TIME", 20)
+    monkeypatch.setattr(mini_pointnet, "_POINTS_AT_A_TIME", 20)
     torch.testing.assert_close(net(x), whole, rtol=1e-5, atol=1e-5)
     trained = textbook_mini_pointnet(net.train(), x)
     torch.testing.assert_close(net(x), trained, rtol=1e-5, atol=1e-5)
