@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import textbook
 import torch
 from common import interleaved_seconds, median_seconds, peak_mb, surroundings, write
 from torch import Tensor
@@ -24,23 +25,6 @@ SIZES = ((32, 1024, 64), (32, 8192, 512), (1, 100_000, 512))
 NEIGHBOURS = 32
 GROWING = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 GROWING_GROUPS = 2048
-
-
-def naive_sample(points: Tensor, num_samples: int) -> Tensor:
-    """The loop that most repositories use, after PointNet++: update the distances, take their maximum."""
-    batch, size, _ = points.shape
-    chosen = torch.zeros(batch, num_samples, dtype=torch.long)
-    distance = torch.full((batch, size), 1e10)
-    farthest = torch.zeros(batch, dtype=torch.long)
-    rows = torch.arange(batch)
-    for i in range(num_samples):
-        chosen[:, i] = farthest
-        center = points[rows, farthest, :].view(batch, 1, 3)
-        nearer = ((points - center) ** 2).sum(-1)
-        mask = nearer < distance
-        distance[mask] = nearer[mask]
-        farthest = distance.max(-1)[1]
-    return chosen
 
 
 def naive_neighbours(queries: Tensor, points: Tensor, k: int) -> Tensor:
@@ -73,7 +57,7 @@ def beside_peers() -> list[dict[str, object]]:
         centers = group(points, farthest_point_sample(points, groups))
         sampling = {
             "pointvit": lambda p=points, g=groups: farthest_point_sample(p, g),
-            "naive": lambda p=points, g=groups: naive_sample(p, g),
+            "naive": lambda p=points, g=groups: textbook.farthest_point_sample(p, g),
         }
         searching = {"pointvit": lambda c=centers, p=points: knn(c, p, NEIGHBOURS)}
         if batch * groups * size <= 1 << 22:  # it holds three times as many numbers

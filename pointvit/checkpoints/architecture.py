@@ -101,12 +101,6 @@ def encoder_of(
     return config if last is None else config.override({"num_classes": last.shape[0]})
 
 
-def head_features(tensors: Mapping[str, Tensor]) -> int | None:
-    """What a linear head in the file takes in, or None if there is no such head."""
-    head = tensors.get("head.weight")
-    return head.shape[1] if head is not None and head.ndim == 2 else None
-
-
 def _head(tensors: Mapping[str, Tensor]) -> str:
     if "head.cls.weight" in tensors:
         return "distilled"

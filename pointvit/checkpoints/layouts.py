@@ -18,7 +18,7 @@ from pointvit.tokenizers import ImageTokenizerConfig
 
 NPZ = ("google", "big_vision")
 """Sources that are written as ``.npz``."""
-WRAPPERS = {"point_bert": "base_model", "point_mae": "base_model", "pix4point": "model", "uni3d": "module"}
+WRAPPERS = {"point_bert": "base_model", "point_mae": "base_model", "pix4point": "model"}
 """Sources that are written as ``.pth``, and what their own code has the tensors under."""
 
 

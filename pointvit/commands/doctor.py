@@ -134,11 +134,11 @@ def _surest(file: str, model: ViT) -> str:
 
 
 def _fix(output: Path, cloud: PointCloud) -> str:
+    from pointvit.checkpoints.writing import new_file
     from pointvit.input_cleaning import cleaned, write_cloud
-    from pointvit.viewer.output import written
 
     clean = cleaned(cloud)
-    with written(output) as temporary:
+    with new_file(output) as temporary:
         write_cloud(temporary, clean)
     return f"{output}, {len(clean.points):,} of {len(cloud.points):,} points"
 

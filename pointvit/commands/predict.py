@@ -76,10 +76,11 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
 
     from pointvit.checkpoints import load
+    from pointvit.checkpoints.writing import new_file
     from pointvit.inference import check_request
     from pointvit.input_files import find_files
     from pointvit.model import Pair
-    from pointvit.viewer.output import checked_name, written
+    from pointvit.viewer.output import checked_name
 
     outputs = [Path(name) for name in (options.output, options.embeddings) if name is not None]
     if options.embeddings is not None:
@@ -103,10 +104,10 @@ def run(args: list[str]) -> int:
             rows.append(Named(file, outcome))
     with ExitStack() as stack:
         if options.output is not None and rows:
-            path = stack.enter_context(written(Path(options.output)))
+            path = stack.enter_context(new_file(Path(options.output)))
             path.write_text(_shown(rows, options.format), encoding="utf-8", errors="backslashreplace")
         if options.embeddings is not None and rows:
-            _save_embeddings(stack.enter_context(written(Path(options.embeddings))), classifier, rows)
+            _save_embeddings(stack.enter_context(new_file(Path(options.embeddings))), classifier, rows)
     if options.output is None:
         _print(rows, options.format)
     return 0 if len(rows) == len(files) else PARTLY_DONE if rows else 2

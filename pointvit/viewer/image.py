@@ -19,11 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from pointvit.checkpoints.writing import new_file
 from pointvit.data.io import unit_sphere
 from pointvit.model import Pair, ViT
 from pointvit.plots import new_figure
 from pointvit.viewer.looks import COLORMAP, Coloring, Look, checked, coloring
-from pointvit.viewer.output import PICTURES, checked_name, written
+from pointvit.viewer.output import PICTURES, checked_name
 from pointvit.viewer.scene import Scene, make_scene
 from pointvit.views import UpAxis, camera_rotations
 
@@ -52,7 +53,7 @@ def write_image(
     path = checked_name(path, PICTURES)
     scene = cloud if isinstance(cloud, Scene) else make_scene(cloud, model, up)
     picture = _Picture(scene, checked(scene, look or Look()))
-    with written(path) as temporary:
+    with new_file(path) as temporary:
         if path.suffix.lower() == ".png":
             picture.turn(camera_rotations(8, up_axis=cast(UpAxis, scene.up))[1])
             picture.figure.savefig(temporary, dpi=DPI)

@@ -15,9 +15,10 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import ArrayLike, NDArray
 
+from pointvit.checkpoints.writing import new_file
 from pointvit.model import Pair, ViT
 from pointvit.viewer.looks import COLORMAP, COLORS, Look, available, checked, group_colors
-from pointvit.viewer.output import PAGES, checked_name, written
+from pointvit.viewer.output import PAGES, checked_name
 from pointvit.viewer.scene import Attention, Scene, make_scene
 
 
@@ -45,7 +46,7 @@ def write_page(
     path = checked_name(path, PAGES)
     scene = cloud if isinstance(cloud, Scene) else make_scene(cloud, model, up)
     text = page(scene, look or Look())
-    with written(path) as temporary:
+    with new_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
