@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pointvit import lean
+
 
 class Linear(nn.Linear):
     """``(*, in) -> (*, out)``: torch's linear layer, in the form that is fastest here (:func:`linear`)."""
@@ -75,7 +77,15 @@ class Mlp(nn.Module):
         self.drop2 = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+        x = self.fc1(x)
+        if self._is_lean and lean.applies(x):
+            return self.drop2(lean.gelu_linear(x, self.fc2))
+        return self.drop2(self.fc2(self.drop1(self.act(x))))
+
+    @property
+    def _is_lean(self) -> bool:
+        exact = isinstance(self.act, nn.GELU) and self.act.approximate == "none"
+        return exact and type(self.fc2) is Linear and not (self.training and self.drop1.p > 0)
 
 
 class LayerScale(nn.Module):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
+from pointvit import lean
 from pointvit.layers import linear
 
 
@@ -20,7 +24,9 @@ class MiniPointNet(nn.Module):
     - The second MLP's first layer acts on [global, point]. Its weight is applied in two halves,
       W [g, f] = W_g g + W_f f, so that the global half is computed once per group, not once per point.
     - f = V h + c is linear in what comes before it, so W_f f = (W_f V) h + W_f c with one, smaller matrix.
-    - In eval mode the batch norms are linear as well, and become part of the layers before them.
+    - In eval mode the batch norms are linear as well, and become part of the layers before them. In training
+      their statistics follow from the mean and covariance of what enters those layers, which has fewer
+      channels: normalising costs no pass over the points and keeps nothing for the backward pass.
     """
 
     def __init__(self, in_chans: int, embed_dim: int, width: int = 256) -> None:
@@ -52,21 +58,25 @@ class MiniPointNet(nn.Module):
         (expand, norm1, feature), (mix, norm2, out) = _parts(self.first), _parts(self.second)
         of_global, of_point = mix.weight.split(feature.out_features, dim=1)
         with torch.autocast(x.device.type, enabled=False):
-            weight, bias = of_point @ feature.weight, mix.bias + of_point @ feature.bias
-            first = _with_norm(expand, norm1, x) if _is_plain(norm1) else (expand.weight, expand.bias)
-            mean, var = norm2.running_mean, norm2.running_var
-            folded = False
-            if not norm2.training and mean is not None and var is not None:
-                folded = True
-                scale = _scale(norm2, var)
-                of_global, weight = of_global * scale[:, None], weight * scale[:, None]
-                bias = (bias - mean) * scale + norm2.bias
-
+            first = _normalized(expand, norm1, x) if _is_plain(norm1) else (expand.weight, expand.bias)
         hidden = linear(x, *first)
         hidden = F.relu(hidden if _is_plain(norm1) else _per_channel(norm1, hidden))
-        pooled = _largest(linear(hidden, feature.weight, feature.bias))
-        mixed = linear(hidden, weight) + F.linear(pooled, of_global, bias)[:, None]
-        mixed = F.relu(mixed if folded else _per_channel(norm2, mixed))
+        is_lean = lean.applies(x) and x.shape[1] <= lean.LARGEST_GROUP and _is_plain(norm2)
+        if is_lean:
+            pooled = lean.largest_of_linear(hidden, feature.weight, feature.bias)
+        else:
+            pooled = _largest(linear(hidden, feature.weight, feature.bias))
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = of_point @ feature.weight, mix.bias + of_point @ feature.bias
+            per_group = F.linear(pooled.to(weight.dtype), of_global, bias)
+            if _is_plain(norm2):
+                scale, shift = _affine(norm2, lambda: _mixed_moments(hidden, weight, per_group))
+                weight, per_group = weight * scale[:, None], per_group * scale + shift
+        if is_lean:
+            return lean.largest_of_mlp(hidden, weight, per_group, out.weight, out.bias)
+        mixed = linear(hidden, weight)
+        mixed.add_(per_group[:, None].to(mixed.dtype))  # no backward pass asks for what it was before
+        mixed = F.relu_(mixed if _is_plain(norm2) else _per_channel(norm2, mixed))
         return _largest(linear(mixed, out.weight, out.bias))
 
 
@@ -85,34 +95,86 @@ def _is_plain(norm: nn.BatchNorm1d) -> bool:
     return type(norm) is nn.BatchNorm1d and norm.running_var is not None and norm.momentum is not None
 
 
-def _with_norm(layer: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a linear layer with the batch norm behind it made part of them.
+def _normalized(layer: nn.Linear, norm: nn.BatchNorm1d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer of ``x`` (N, K, C), with the batch norm behind it made part of them."""
 
-    In training, mean and variance of W x + b follow from the mean and covariance of x, whose few channels
-    are cheaper to look at.
-    """
+    def moments() -> tuple[Tensor, Tensor, int]:
+        means, covariance = _moments(x.to(layer.weight.dtype))
+        mean = layer.weight @ means.mean(dim=0) + layer.bias
+        return mean, ((layer.weight @ covariance) * layer.weight).sum(dim=1), x.shape[0] * x.shape[1]
+
+    scale, shift = _affine(norm, moments)
+    return layer.weight * scale[:, None], layer.bias * scale + shift
+
+
+def _mixed_moments(hidden: Tensor, weight: Tensor, per_group: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Mean and variance (C,) of ``hidden`` (N, K, c) W^T + ``per_group`` (N, 1, C), and of how many."""
+    # The sums of products leave the range of float16.
+    means, covariance = _moments(hidden.to(weight.dtype) if hidden.dtype == torch.float16 else hidden)
+    groups, center = per_group - per_group.mean(dim=0), means.mean(dim=0)
+    # Two summands: the variance of the one, of the other, and twice what they have in common.
+    between = ((means - center).T @ groups / len(groups)).T
+    var = ((weight @ covariance + 2 * between) * weight).sum(dim=1) + groups.square().mean(dim=0)
+    return weight @ center + per_group.mean(dim=0), var, hidden.shape[0] * hidden.shape[1]
+
+
+def _affine(norm: nn.BatchNorm1d, moments: Callable[[], tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """Factor and summand (C,) of a batch norm: by ``moments`` in training, and its stored ones in eval."""
     mean, var = norm.running_mean, norm.running_var
     assert mean is not None
     assert var is not None
     if norm.training:
-        flat = x.flatten(0, 1).to(layer.weight.dtype)
-        center = flat.mean(dim=0)
-        flat = flat - center
-        running, covariance = (mean, var), flat.T @ flat / len(flat)
-        mean = layer.weight @ center + layer.bias
-        var = ((layer.weight @ covariance) * layer.weight).sum(dim=1)
-        unbiased = len(flat) / max(1, len(flat) - 1)
+        running = mean, var
+        mean, var, count = moments()
         with torch.no_grad():
             running[0].lerp_(mean, norm.momentum or 0.0)
-            running[1].lerp_(var * unbiased, norm.momentum or 0.0)
+            running[1].lerp_(var * count / max(1, count - 1), norm.momentum or 0.0)
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked += 1
-    scale = _scale(norm, var)
-    return layer.weight * scale[:, None], (layer.bias - mean) * scale + norm.bias
+    scale = norm.weight * (var + norm.eps).rsqrt()
+    return scale, norm.bias - mean * scale
 
 
-def _scale(norm: nn.BatchNorm1d, var: Tensor) -> Tensor:
-    return norm.weight * (var + norm.eps).rsqrt()
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``(N, K, C) -> (N, C), (C, C)``: the mean of each group, and the covariance of all points.
+
+    In float32 at least; the products are in the precision of ``x``.
+    """
+    # torch.compile takes apart what it can see, and warns of what it cannot.
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return _moments_of(x)
+    return cast("tuple[Tensor, Tensor]", _Moments.apply(x))
+
+
+def _moments_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    precise = torch.promote_types(x.dtype, torch.float32)
+    means = x.mean(dim=1, dtype=precise)
+    mean = means.mean(dim=0)
+    near = mean.to(x.dtype)
+    rest = mean - near.to(precise)
+    points = rearrange(x - near, "n k c -> (n k) c")
+    # Half precision rounds a sum of products where it ends: many short sums are more exact than a long one.
+    parts = points.tensor_split(32) if x.dtype != precise else (points,)
+    products = torch.stack([(part.T @ part).to(precise) for part in parts]).sum(dim=0)
+    return means, products / len(points) - torch.outer(rest, rest)
+
+
+class _Moments(Function):
+    """Keeps ``x`` alone for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        means, covariance = _moments_of(x)
+        ctx.save_for_backward(x, means.mean(dim=0))
+        return means, covariance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_means: Tensor, of_covariance: Tensor) -> Tensor:
+        x, mean = ctx.saved_tensors
+        symmetric = (of_covariance + of_covariance.T) / (x.shape[0] * x.shape[1])
+        per_group = of_means / x.shape[1] - mean @ symmetric
+        return (x @ symmetric.to(x.dtype)).add_(per_group[:, None].to(x.dtype))
 
 
 def _per_channel(norm: nn.Module, x: Tensor) -> Tensor:

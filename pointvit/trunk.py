@@ -7,7 +7,7 @@ Parameter names are timm's, so that most public weights load without renaming.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pointvit import lean
 from pointvit.layers import ACTIVATIONS, DropPath, LayerScale, Linear, Mlp
 
 
@@ -161,11 +162,11 @@ class Block(nn.Module):
         def layer_scale() -> nn.Module:
             return nn.Identity() if config.layer_scale is None else LayerScale(dim, config.layer_scale)
 
-        self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.norm1 = lean.LayerNorm(dim, eps=config.norm_eps)
         self.attn = Attention(config)
         self.ls1 = layer_scale()
         self.drop_path1 = DropPath(drop_path_rate)
-        self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.norm2 = lean.LayerNorm(dim, eps=config.norm_eps)
         self.mlp = (
             SwiGLU(config)
             if config.swiglu
@@ -247,12 +248,26 @@ class Trunk(nn.Module):
         self, x: Tensor, pos: Tensor | None = None, rope: Tensor | None = None
     ) -> list[Tensor]:
         """``(B, T, D) -> [(B, H, T, T)] * L``: softmax weights of every block, rows summing to 1."""
-        x, weights = self.norm_pre(x), []
+        return [w for _, w in self.forward_layers(x, pos, rope, weights=True) if w is not None]
+
+    def forward_layers(
+        self, x: Tensor, pos: Tensor | None = None, rope: Tensor | None = None, weights: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """``(B, T, D) -> L + 1 times (B, T, D), (B, H, T, T)``: one layer at a time, for whoever keeps none.
+
+        First the tokens that the first block meets, with None, then each block's output (before the final
+        norm) with its softmax weights, or with None where ``weights`` are not asked for.
+        """
+        x, attention = self.norm_pre(x), None
+        yield x, None
         for block in self.blocks:
             assert isinstance(block, Block)
-            x, w = block.forward_with_weights(x if pos is None else x + pos, rope)
-            weights.append(w)
-        return weights
+            x = x if pos is None else x + pos
+            if weights:
+                x, attention = block.forward_with_weights(x, rope)
+            else:
+                x = block(x, rope)
+            yield x, attention
 
 
 def _layer_norm(dim: int, config: TrunkConfig, present: bool) -> nn.Module:
