@@ -17,8 +17,8 @@ POSITION_MODES = ("once", "every_block")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 UNIT = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-PAIRS = ("img_size", "patch_size")
-"""Settings that are (height, width), and may be given as one number for both."""
+PAIRS = ("img_size", "patch_size", "pos_grid")
+"""Settings that are (height, width), or rows and columns, and may be given as one number for both."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,8 +34,12 @@ class Metadata:
     image_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     source: dict[str, str] = field(default_factory=dict)
     """``file``, ``sha256`` and ``format`` of the checkpoint behind the trunk; empty if from scratch."""
+    transfer: dict[str, Any] = field(default_factory=dict)
+    """``mode`` and options of layers that ``training.apply_transfer`` added to the trunk; empty for none."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.transfer, dict):
+            raise ValueError(f"transfer must be a mode and its options, by name, got {self.transfer!r}")
         names = self.class_names
         if not (names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names))):
             raise ValueError(f"class_names must be a list of names, or None, got {names!r}")
@@ -157,6 +161,14 @@ class ViT(nn.Module, Shareable):
         """Class and register tokens, which stand before the patches."""
         return self.config.num_prefix_tokens
 
+    def train(self, mode: bool = True) -> ViT:
+        """As torch's, but a batch norm with frozen parameters stays in eval mode, and so its statistics."""
+        super().train(mode)
+        for norm in self.modules():
+            if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm) and norm.affine:
+                norm.train(mode and norm.weight.requires_grad)
+        return self
+
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """``(B, C, H, W) | (B, P, C) -> (B, num_classes)``; ``lengths`` (B,) marks padded clouds."""
         return self.forward_head(self.forward_features(x, lengths))
@@ -187,6 +199,10 @@ class ViT(nn.Module, Shareable):
     def attention_weights(self, x: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
         """``(B, ...) -> [(B, H, T, T)] * L``: softmax attention of every block."""
         return self.trunk.attention_weights(*self._embed(x, lengths))
+
+    def forward_layers(self, tokens: Tokens, weights: bool = False) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """``Tokens -> L + 1 times (B, prefix + N, D), (B, H, T, T)``: see :meth:`Trunk.forward_layers`."""
+        return self.trunk.forward_layers(*self._sequence(tokens), weights=weights)
 
     def _embed(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """``(B, ...) -> (B, prefix + N, D)`` tokens, then positions for every block and rotary ones."""

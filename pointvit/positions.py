@@ -126,3 +126,53 @@ class PointPositions(nn.Sequential):
 
     def __init__(self, dim: int, hidden: int = 128) -> None:
         super().__init__(nn.Linear(3, hidden), nn.GELU(), nn.Linear(hidden, dim))
+
+
+class FourierPositions(nn.Linear):
+    """``(B, G, 3) -> (B, G, D)``: sines and cosines of 2^k pi c for k < 6, then a linear layer.
+
+    Mildenhall et al. 2020 (NeRF), eq. 4; the finest wave is a sixteenth of the unit sphere's radius long.
+    """
+
+    def __init__(self, dim: int, frequencies: int = 6) -> None:
+        self.frequencies = frequencies
+        super().__init__(2 * 3 * frequencies, dim)
+
+    def forward(self, centers: Tensor) -> Tensor:
+        octaves = 2.0 ** torch.arange(self.frequencies, device=centers.device, dtype=centers.dtype)
+        angles = torch.pi * centers[..., None] * octaves
+        return super().forward(torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2))
+
+
+class ProjectedPositions(nn.Module):
+    """``(B, G, 3) -> (B, G, D)``: a 2D position table where a centre is seen along each axis, averaged.
+
+    The square from -1 to 1 is the image, its row 0 on top: z is up from front and side, y from above. The
+    table is sampled bilinearly between the places of its patches; beyond the outermost a centre gets what
+    the nearest place on the border has. The table is a parameter, which learns with the tokenizer.
+    """
+
+    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.table = nn.Parameter(torch.empty(1, grid[0] * grid[1], dim))
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def forward(self, centers: Tensor) -> Tensor:
+        image = rearrange(self.table.float(), "1 (h w) d -> 1 d h w", h=self.grid[0])
+        x, y, z = centers.float().unbind(dim=-1)
+        right, up = torch.stack([x, y, x], dim=-1), torch.stack([z, z, y], dim=-1)
+        places = rearrange(torch.stack([right, -up], dim=-1), "b g v c -> 1 b (g v) c")
+        seen = F.grid_sample(image, places, mode="bilinear", padding_mode="border", align_corners=False)
+        views = rearrange(seen, "1 d b (g v) -> b g v d", v=3)
+        return views.mean(dim=2).to(centers.dtype)
+
+
+def point_positions(kind: str, dim: int, grid: tuple[int, int]) -> nn.Module:
+    """``(B, G, 3) -> (B, G, D)``: one of POSITIONS_3D; ``grid`` is that of the table of ``projected``."""
+    if kind == "projected":
+        return ProjectedPositions(grid, dim)
+    return FourierPositions(dim) if kind == "fourier" else PointPositions(dim)
+
+
+POSITIONS_3D = ("mlp", "fourier", "projected")

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from pointvit.layers import Linear
 from pointvit.mini_pointnet import MiniPointNet
 from pointvit.ops import farthest_point_sample, group, knn
-from pointvit.positions import RESAMPLINGS, Learned2d, PointPositions, resample_grid, rope_2d, sincos_2d
+from pointvit.positions import (
+    POSITIONS_3D,
+    RESAMPLINGS,
+    Learned2d,
+    point_positions,
+    resample_grid,
+    rope_2d,
+    sincos_2d,
+)
 from pointvit.resnetv2 import ResNetV2Stem
 
 
@@ -97,9 +105,18 @@ class PointTokenizerConfig:
     cls_pos: bool = True
     patch_drop_rate: float = 0.0
     """Share of the groups left out at random in training, before they are embedded; all are used in eval."""
+    pos_embed: str = "mlp"
+    """Positions of centres: ``mlp`` (Point-BERT), ``fourier`` (fixed features and a linear layer) or
+    ``projected`` (an image checkpoint's own table, where a centre falls on three planes)."""
+    pos_grid: tuple[int, int] = (14, 14)
+    """(rows, columns) of the table of ``projected``; with a checkpoint, its own unless stated."""
 
     def __post_init__(self) -> None:
         _check_rate(self.patch_drop_rate)
+        if self.pos_embed not in POSITIONS_3D:
+            raise ValueError(f"pos_embed must be one of {', '.join(POSITIONS_3D)}, got {self.pos_embed!r}")
+        if min(self.pos_grid) < 1:
+            raise ValueError(f"pos_grid must be at least one row and column, got {self.pos_grid}")
         if self.num_groups < 1 or self.group_size < 1 or self.in_chans < 3:
             raise ValueError(
                 "a point tokenizer needs num_groups >= 1, group_size >= 1 and in_chans >= 3, got "
@@ -183,7 +200,7 @@ class PointTokenizer(nn.Module):
     """``(B, P, C) -> Tokens`` of G point patches.
 
     centers = FPS(xyz, G); each centre's K nearest points, itself included, are taken relative to it (xyz
-    only; no scale); a mini-PointNet makes one token of each group, an MLP on the centre itself its position.
+    only; no scale); a mini-PointNet makes one token of each group. Its position is made of the centre itself.
 
     Fewer points than groups: groups repeat in FPS order. Fewer points than neighbours: the group repeats its
     points, nearest first. Duplicates count as points. Padding behind ``lengths`` is never read.
@@ -194,7 +211,7 @@ class PointTokenizer(nn.Module):
         self.config = config
         self.embed = MiniPointNet(config.in_chans, config.token_dim or embed_dim, config.width)
         self.reduce = nn.Identity() if config.token_dim is None else Linear(config.token_dim, embed_dim)
-        self.pos_embed = PointPositions(embed_dim)
+        self.pos_embed = point_positions(config.pos_embed, embed_dim, config.pos_grid)
         self.cls_pos = _class_position(embed_dim) if config.cls_pos else None
         self.dist_pos = None
 

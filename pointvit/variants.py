@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
 if TYPE_CHECKING:
-    from pointvit.checkpoints import Checkpoint
+    from pointvit.checkpoints import Checkpoint, LoadReport
 
 SIZES = {
     # name: (embed_dim, depth, num_heads), table 1 of the ViT paper; Ti and S from Touvron et al. 2021
@@ -112,6 +113,13 @@ def create_model(
     Raises:
         ValueError: for an unknown name or setting, or a checkpoint that does not fit.
     """
+    return create_with_report(name, pretrained, tokenizer, settings)[0]
+
+
+def create_with_report(
+    name: str, pretrained: str | os.PathLike[str] | None, tokenizer: str | None, settings: Mapping[str, Any]
+) -> tuple[ViT, LoadReport | None]:
+    """As :func:`create_model`, with what came from the checkpoint, if there is one."""
     if name == "auto" and pretrained is None:
         raise ValueError(
             "create_model('auto') reads the architecture from a checkpoint: pass pretrained=PATH"
@@ -122,7 +130,7 @@ def create_model(
             f"tokenizer={tokenizer!r} with {name!r}"
         )
     if pretrained is None:
-        return _build(model_config(name).override(settings))
+        return _build(model_config(name).override(settings)), None
     from pointvit.checkpoints import Checkpoint, CheckpointError, load_into
     from pointvit.checkpoints.loading import HEAD
 
@@ -136,7 +144,8 @@ def create_model(
         base = _point_encoder(checkpoint.encoder_config(settings), num_classes=0)
     else:
         base = checkpoint.encoder_config(settings)
-    config = base.override(settings)  # what is asked for wins over what the file says
+    # What is asked for wins over what the file says.
+    config = _with_grid_of(checkpoint, base.override(settings), settings)
     model = model_for(checkpoint, config, is_own=name == "auto")
     report = load_into(model, checkpoint)
     random = [n for n in report.new if n.startswith(HEAD) and n not in checkpoint.source.new]
@@ -147,7 +156,17 @@ def create_model(
         and not settings.keys() & OF_HEAD
     ):
         raise CheckpointError(f"{checkpoint.path}: its head is not complete, it lacks {', '.join(random)}")
-    return model
+    return model, report
+
+
+def _with_grid_of(checkpoint: Checkpoint, config: ViTConfig, asked: Mapping[str, Any]) -> ViTConfig:
+    """The grid of projected positions is the file's own, unless another is asked for."""
+    tokenizer = config.tokenizer
+    if not isinstance(tokenizer, PointTokenizerConfig) or tokenizer.pos_embed != "projected":
+        return config
+    if "pos_grid" in asked or "pos_embed" not in checkpoint.tensors:
+        return config
+    return config.override({"pos_grid": checkpoint.position_layout()[1]})
 
 
 def _is_clip(name: str) -> bool:

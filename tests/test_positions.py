@@ -7,7 +7,18 @@ import torch
 from timm.layers import RotaryEmbeddingCat, apply_rot_embed_cat, resample_abs_pos_embed
 from torch import Tensor, nn
 
-from pointvit.positions import Learned2d, PointPositions, resample_grid, rope_2d, sincos_2d, square_grid
+from pointvit.positions import (
+    POSITIONS_3D,
+    FourierPositions,
+    Learned2d,
+    PointPositions,
+    ProjectedPositions,
+    resample_grid,
+    rope_2d,
+    sincos_2d,
+    square_grid,
+)
+from pointvit.tokenizers import PointTokenizer, PointTokenizerConfig
 from pointvit.trunk import rotate
 
 
@@ -122,3 +133,59 @@ def test_rotary_positions_are_rotations_by_the_difference() -> None:
     torch.testing.assert_close(rotate(x, rope[:, [5, 77]]).norm(dim=-1), x.norm(dim=-1))
     torch.testing.assert_close(product(0, 35), product(100, 135), rtol=1e-4, atol=1e-4)
     assert (product(0, 35) - product(0, 36)).abs() > 1e-3
+
+
+def test_fourier_positions_by_their_formula() -> None:
+    layer, center = FourierPositions(8), [0.3, -0.7, 0.55]
+    features = []
+    for c in center:
+        angles = [math.pi * c * 2**k for k in range(6)]
+        features += [*map(math.sin, angles), *map(math.cos, angles)]
+    expected = layer.weight @ torch.tensor(features) + layer.bias
+    torch.testing.assert_close(layer(torch.tensor([[center]]))[0, 0], expected, rtol=1e-5, atol=1e-5)
+    assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
+
+
+def test_projected_positions_are_the_mean_of_three_places_in_the_table() -> None:
+    """Where a patch's middle is hit, its row alone; between two, half of both; outside, the border's."""
+    layer = ProjectedPositions((2, 4), 5)
+    rows = layer.table.detach()[0].view(2, 4, 5)
+    at = torch.tensor([[[-0.75, 0.25, 0.5], [0.0, 0.25, 0.5], [9.0, -9.0, -9.0]]])
+    with torch.no_grad():
+        first, between, outside = layer(at)[0]
+    # Columns by x, y, x from left to right; rows by z, z, y from top to bottom.
+    torch.testing.assert_close(first, (rows[0, 0] + rows[0, 2] + (rows[0, 0] * 0.75 + rows[1, 0] * 0.25)) / 3)
+    middle = (rows[0, 1] + rows[0, 2]) / 2
+    lower = (rows[1, 1] + rows[1, 2]) / 2
+    torch.testing.assert_close(between, (middle + rows[0, 2] + (middle * 0.75 + lower * 0.25)) / 3)
+    torch.testing.assert_close(outside, (rows[1, 3] + rows[1, 0] + rows[1, 3]) / 3)
+
+
+def test_every_row_of_the_table_learns() -> None:
+    layer = ProjectedPositions((3, 3), 4)
+    layer(torch.rand(2, 200, 3) * 2 - 1).square().sum().backward()
+    assert bool((layer.table.grad != 0).all())
+
+
+@pytest.mark.parametrize("kind", POSITIONS_3D)
+def test_positions_of_a_point_encoder(kind: str) -> None:
+    config = PointTokenizerConfig(6, 4, width=16, pos_embed=kind, pos_grid=(3, 5))
+    tokenizer = PointTokenizer(config, 24)
+    tokens = tokenizer(torch.rand(2, 32, 3))
+    assert tokens.pos is not None
+    assert tokens.pos.shape == (2, 6, 24)
+    torch.testing.assert_close(tokens.pos, tokenizer.pos_embed(tokens.centers))
+    sizes = {name: tuple(p.shape) for name, p in tokenizer.pos_embed.named_parameters()}
+    expected = {
+        "mlp": {"0.weight": (128, 3), "0.bias": (128,), "2.weight": (24, 128), "2.bias": (24,)},
+        "fourier": {"weight": (24, 36), "bias": (24,)},
+        "projected": {"table": (1, 15, 24)},
+    }
+    assert sizes == expected[kind]
+
+
+def test_unknown_positions_of_points_are_refused() -> None:
+    with pytest.raises(ValueError, match="pos_embed must be one of mlp, fourier, projected, got 'learned'"):
+        PointTokenizerConfig(pos_embed="learned")
+    with pytest.raises(ValueError, match=r"pos_grid must be at least one row and column, got \(0, 3\)"):
+        PointTokenizerConfig(pos_grid=(0, 3))

@@ -143,9 +143,10 @@ def _classes(names: list[str] | None) -> str:
 
 
 def _source(source: Mapping[str, str]) -> str:
-    if not source:
-        return "no checkpoint is recorded"
-    return f"`{source['file']}` ({source['format']}, SHA-256 `{source['sha256']}`)"
+    said = "no checkpoint is recorded"
+    if "file" in source:
+        said = f"`{source['file']}` ({source['format']}, SHA-256 `{source['sha256']}`)"
+    return f"{said}; aligned to `{source['aligned_to']}`" if "aligned_to" in source else said
 
 
 def _cell(value: str) -> str:

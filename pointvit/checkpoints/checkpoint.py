@@ -51,9 +51,18 @@ class Checkpoint:
         """Reads a file or folder (see :func:`~pointvit.checkpoints.files.open_weights`), renames its tensors.
 
         Raises:
-            CheckpointError: if the file cannot be read, or is of no known source.
+            CheckpointError: if the file cannot be read, is of no known source, or holds layers that no plain
+                model has.
         """
-        return cls.from_file(open_weights(path), source)
+        checkpoint = cls.from_file(open_weights(path), source)
+        described = checkpoint.config if checkpoint.saved is not None else None
+        transfer = (described or {}).get("meta", {}).get("transfer")
+        if transfer:
+            raise CheckpointError(
+                f"{checkpoint.path}: holds the layers of transfer mode {transfer.get('mode')} in its "
+                "trunk; to start from it, open it with pointvit.load and save it after merge_transfer"
+            )
+        return checkpoint
 
     @classmethod
     def from_file(cls, file: WeightFile, source: str = "auto") -> Checkpoint:

@@ -109,7 +109,12 @@ def _preprocessing(model: ViT) -> dict[str, Any]:
 
 
 def check_place(source: Source, model: ViT) -> None:
-    """Raises ValueError unless the layout is for models of that modality."""
+    """Raises ValueError unless the layout is for models of that modality, and the model a plain one."""
+    if model.meta.transfer:
+        raise ValueError(
+            f"the {source.name} layout has no place for the layers of transfer mode "
+            f"{model.meta.transfer.get('mode')}; call merge_transfer(model) first, or use pointvit.save"
+        )
     if source.modality not in (None, model.config.modality):
         kind = "image encoders" if source.modality == "image" else "encoders of points"
         raise ValueError(

@@ -17,9 +17,9 @@ from torch import Tensor
 from pointvit.checkpoints.checkpoint import Checkpoint
 from pointvit.checkpoints.files import CheckpointError
 from pointvit.checkpoints.hub import origin
-from pointvit.checkpoints.resampling import front_end
+from pointvit.checkpoints.resampling import PREFIX, TABLE, front_end, projected
 from pointvit.checkpoints.soundness import is_finite
-from pointvit.tokenizers import ImageTokenizerConfig
+from pointvit.tokenizers import ImageTokenizerConfig, PointTokenizerConfig
 
 if TYPE_CHECKING:
     from pointvit.model import Pair, ViT
@@ -50,6 +50,8 @@ class LoadReport:
     """Parameters of the model that came from the file."""
     resampled: list[str] = field(default_factory=list)
     """Those among them that were resampled: positions to another grid, patch kernels to another size."""
+    projected: list[str] = field(default_factory=list)
+    """Those among them that are 2D positions, which a point encoder samples (``pos_embed=projected``)."""
     set_aside: dict[str, str] = field(default_factory=dict)
     """Tensors of the file that the model has no place for -> why."""
     new: list[str] = field(default_factory=list)
@@ -71,6 +73,7 @@ class LoadReport:
         rows = [
             ("loaded", self.loaded, ""),
             ("resampled", self.resampled, ", ".join(self.resampled)),
+            ("projected", self.projected, f"2D positions, for centres: {', '.join(self.projected)}"),
             *(("set aside", names, f"{why}: {shorten(names)}") for why, names in self._by_reason().items()),
             ("new", self.new, shorten(self.new)),
             ("missing", self.missing, shorten(self.missing)),
@@ -134,16 +137,22 @@ def load_into(model: ViT, checkpoint: Checkpoint, min_coverage: float = 1.0) -> 
     resampled: list[str] = []
     if same_modality and isinstance(tokenizer, ImageTokenizerConfig):
         offered, resampled = front_end(checkpoint, tokenizer)
+    positions: list[str] = []
+    of_images = checkpoint.modality == "image"
+    if of_images and isinstance(tokenizer, PointTokenizerConfig) and tokenizer.pos_embed == "projected":
+        offered, resampled = projected(checkpoint, tokenizer.pos_grid)
+        positions = [name for name in (TABLE, *PREFIX) if name in offered and name in wanted]
     report = LoadReport(
         checkpoint.source.name,
         str(checkpoint.path),
         resampled=resampled,
+        projected=positions,
         set_aside=dict(checkpoint.set_aside),
         sizes={name: t.numel() for name, t in (*offered.items(), *wanted.items())} | checkpoint.sizes,
     )
     fitting_head = _fitting_head(offered, wanted) if same_modality else ()
     for name, tensor in offered.items():
-        reason = _set_aside_reason(name, same_modality, fitting_head)
+        reason = None if name in positions else _set_aside_reason(name, same_modality, fitting_head)
         if reason is not None:
             report.set_aside[name] = reason
         elif name not in wanted:

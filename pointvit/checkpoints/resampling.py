@@ -8,6 +8,7 @@ from einops import rearrange
 from torch import Tensor
 
 from pointvit.checkpoints.checkpoint import Checkpoint
+from pointvit.checkpoints.files import CheckpointError
 from pointvit.checkpoints.sources.source import width_of
 from pointvit.positions import resample_grid, sincos_2d
 from pointvit.tokenizers import ImageTokenizerConfig
@@ -16,29 +17,57 @@ KERNEL, POSITIONS = "tokenizer.proj.weight", "tokenizer.pos_embed"
 PREFIX = ("tokenizer.cls_pos", "tokenizer.dist_pos")
 
 
+TABLE = "tokenizer.pos_embed.table"
+"""The position table of a point encoder that samples it (``pos_embed=projected``)."""
+
+
 def front_end(checkpoint: Checkpoint, wanted: ImageTokenizerConfig) -> tuple[dict[str, Tensor], list[str]]:
     """The checkpoint's tensors with its front end as ``wanted`` has it; and the names of what was resampled.
 
     The position table is split into the rows of the class token, the distillation token and the patches.
     """
-    tensors, resampled = dict(checkpoint.tensors), []
-    if "pos_embed" in tensors:
-        table = tensors.pop("pos_embed")
-        count, grid = checkpoint.position_layout()
-        tensors |= {name: table[:, i : i + 1] for i, name in enumerate(PREFIX[:count])}
-        tensors[POSITIONS] = table[:, count:]
-        if grid != wanted.grid:
-            method = checkpoint.settings.get("pos_resample", wanted.pos_resample)
-            tensors[POSITIONS] = resample_grid(tensors[POSITIONS].float(), grid, wanted.grid, method)
-            resampled.append(POSITIONS)
-    elif checkpoint.settings.get("pos_embed") == "sincos_2d":  # fixed: such files need not hold them
-        tensors[POSITIONS] = sincos_2d(wanted.grid, width_of(tensors))
+    tensors, resampled = _split_positions(checkpoint, wanted.grid, wanted.pos_resample)
     kernel = tensors.get(KERNEL)
     if kernel is not None and wanted.stem is None and kernel.ndim == 4:
         tensors[KERNEL] = resample_channels(resample_patches(kernel, wanted.patch_size), wanted.in_chans)
         if tensors[KERNEL].shape != kernel.shape:
             resampled.append(KERNEL)
     return tensors, resampled
+
+
+def projected(checkpoint: Checkpoint, grid: tuple[int, int]) -> tuple[dict[str, Tensor], list[str]]:
+    """As :func:`front_end`, for a point encoder whose table of projected positions has this ``grid``.
+
+    Raises:
+        CheckpointError: if the checkpoint has no table of positions.
+    """
+    tensors, resampled = _split_positions(checkpoint, grid, "antialias")
+    if POSITIONS not in tensors:
+        raise CheckpointError(
+            f"{checkpoint.path}: has no table of 2D positions, which pos_embed=projected samples; use mlp or "
+            "fourier"
+        )
+    return {TABLE: tensors.pop(POSITIONS), **tensors}, [TABLE for _ in resampled]
+
+
+def _split_positions(
+    checkpoint: Checkpoint, wanted: tuple[int, int], method: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors with the table of patch positions on the ``wanted`` grid, and other tokens' rows apart."""
+    tensors = dict(checkpoint.tensors)
+    if "pos_embed" not in tensors:
+        if checkpoint.settings.get("pos_embed") == "sincos_2d":  # fixed: such files need not hold them
+            tensors[POSITIONS] = sincos_2d(wanted, width_of(tensors))
+        return tensors, []
+    table = tensors.pop("pos_embed")
+    count, grid = checkpoint.position_layout()
+    tensors |= {name: table[:, i : i + 1] for i, name in enumerate(PREFIX[:count])}
+    tensors[POSITIONS] = table[:, count:]
+    if grid == wanted:
+        return tensors, []
+    method = checkpoint.settings.get("pos_resample", method)
+    tensors[POSITIONS] = resample_grid(tensors[POSITIONS].float(), grid, wanted, method)
+    return tensors, [POSITIONS]
 
 
 def resample_patches(kernel: Tensor, size: tuple[int, int]) -> Tensor:

@@ -156,6 +156,10 @@ def _build_vit(config: dict[str, Any], weights: dict[str, Tensor]) -> ViT:
         ) from error
     model = ViT(own)
     model.meta = meta
+    if meta.transfer:
+        from pointvit.training.adapters import add_layers  # here, as few models have any
+
+        add_layers(model.trunk, meta.transfer)
     _check_names(model)
     return model
 

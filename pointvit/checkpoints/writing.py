@@ -60,8 +60,7 @@ def new_folder(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
         FileExistsError: if ``folder`` is a file, or holds files and is not one that ``is_ours`` knows.
         OSError: if it cannot be written.
     """
-    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or is_ours(folder))):
-        raise FileExistsError(f"{folder}: exists and is not a saved model; choose another folder")
+    refuse_other_folder(folder, is_ours)
     with _named(folder):
         target = Path(os.path.realpath(folder))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +72,12 @@ def new_folder(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def refuse_other_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
+    """Raises FileExistsError where :func:`new_folder` would: for a caller whose work takes long."""
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or is_ours(folder))):
+        raise FileExistsError(f"{folder}: exists and is not a saved model; choose another folder")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def read_hdf5_split(
     files, class_names = _files(root, split), read_class_names(root / CLASS_FILE)
     parts, names = [], []
     for path in files:
-        points, labels = _read_file(path, normals)
+        points, labels = read_hdf5_file(path, normals)
         check_labels(labels, class_names, str(path))
         check_finite(points, str(path))
         parts.append((points, labels))
@@ -97,7 +97,12 @@ def _files(root: Path, split: str) -> list[Path]:
     return files
 
 
-def _read_file(path: Path, normals: bool) -> tuple[np.ndarray, np.ndarray]:
+def read_hdf5_file(path: Path, normals: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """``points (N, P, 3|6) float32, labels (N,) int64`` of one file, whatever integers its labels are.
+
+    Raises:
+        DataError: for a damaged file, absent arrays, or arrays of other shapes.
+    """
     try:
         with h5py.File(path, "r") as file:
             wanted = ["data", "label", *(["normal"] if normals else [])]

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from pointvit.data.dataset import DataError, PointCloudDataset, split_by_class
+from pointvit.data.episodes import FewShot
 from pointvit.data.folder import PointCloudFolder, class_folders
+from pointvit.data.mixing import Mixing
 from pointvit.data.modelnet import ModelNet10, ModelNet40
+from pointvit.data.sampling import EpochSampler, Rows, fewer_per_class, step_seed
+from pointvit.data.scanobjectnn import VARIANTS, ScanObjectNN
 from pointvit.data.shapes import Shapes
 from pointvit.data.transforms import Compose, RandomScaleTranslate, Transform
 
-DATASETS = ("modelnet40", "modelnet10", "shapes", "folder")
+DATASETS = ("modelnet40", "modelnet10", "scanobjectnn", "shapes", "folder")
+UP_AXES = {"shapes": "z", "scanobjectnn": "y"}
 Batch = tuple[Tensor, Tensor]
 
 
 class PointCloudDataModule(pl.LightningDataModule):
     """Train, validation and test batches ``(points (B, P, C), labels (B,))``.
 
+    With ``mix``, training batches have soft labels (B, number of classes) instead.
     Validation is a seeded, class-balanced part of the training split; only ``test`` reads the test split.
     Workers only read: training batches are augmented where the model is, each from its own seed, so that a
     resumed run sees the numbers an uninterrupted one would.
@@ -39,24 +45,35 @@ class PointCloudDataModule(pl.LightningDataModule):
         batch_size: int = 32,
         val_fraction: float = 0.05,
         augment: Sequence[Transform] | None = None,
+        mix: Mixing | None = None,
         normals: bool = False,
         up_axis: str | None = None,
+        variant: str | None = None,
         shapes_per_class: int | None = None,
+        train_fraction: float | None = None,
+        few_shot: FewShot | None = None,
         num_workers: int = 0,
         resident: bool | None = None,
         seed: int = 0,
     ) -> None:
         """
         Args:
-            name: ``modelnet40``, ``modelnet10``, ``shapes`` (synthetic, made on first use) or ``folder``.
+            name: ``modelnet40``, ``modelnet10``, ``scanobjectnn``, ``shapes`` (synthetic, made on first use)
+                or ``folder``.
             root: the data set's folder; only ``shapes`` has a default.
             num_points: P.
             batch_size: clouds per step and device.
             val_fraction: share of every class of the training split that is held out for validation.
             augment: transforms of training batches, in order; RandomScaleTranslate by default, [] for none.
+            mix: mixes two clouds of a training batch, after ``augment``.
             normals: xyz and normals instead of xyz.
             up_axis: ``y`` or ``z``, the stored vertical axis, where it is not the data set's usual one.
-            shapes_per_class: keep this many training shapes of each class (seeded), or all.
+            variant: of ScanObjectNN, ``pb_t50_rs`` (the default), ``obj_bg`` or ``obj_only``.
+            shapes_per_class: keep this many training shapes of each class (seeded), or all. With one seed, a
+                smaller choice is part of every larger one.
+            train_fraction: keep this share of each class of the training shapes instead, at least one; nested
+                in the same way.
+            few_shot: train and test on one episode of a few classes; it has seeds of its own.
             num_workers: reading processes; the data is in memory, so 0 is fastest.
             resident: hold the data on the model's device and send indices instead of clouds; None: on a GPU,
                 if it takes less than a quarter of the memory that is free there.
@@ -71,8 +88,9 @@ class PointCloudDataModule(pl.LightningDataModule):
             )
         if normals and name not in ("modelnet40", "modelnet10"):
             raise ValueError(f"data.normals is for ModelNet, data.name={name} has xyz alone")
-        if up_axis not in (None, "y", "z") or (up_axis and name == "shapes"):
-            raise ValueError(f"data.up_axis must be y or z, and Shapes is z up; got {up_axis!r} for {name}")
+        if up_axis not in (None, "y", "z") or (up_axis and name in UP_AXES):
+            known = ", ".join(f"{each} is {axis} up" for each, axis in UP_AXES.items())
+            raise ValueError(f"data.up_axis must be y or z, and {known}; got {up_axis!r} for {name}")
         counts = {
             "num_points": num_points,
             "batch_size": batch_size,
@@ -85,28 +103,60 @@ class PointCloudDataModule(pl.LightningDataModule):
             raise ValueError(f"data.val_fraction must lie between 0 and 1, got {val_fraction}")
         if num_workers < 0:
             raise ValueError(f"data.num_workers must not be negative, got {num_workers}")
+        if variant is not None and name != "scanobjectnn":
+            raise ValueError(f"data.variant is for ScanObjectNN, data.name is {name}")
+        if variant not in (None, *VARIANTS):
+            raise ValueError(f"data.variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+        if train_fraction is not None and not 0 < train_fraction <= 1:
+            raise ValueError(f"data.train_fraction must lie in (0, 1], got {train_fraction}")
+        fewer = {"shapes_per_class": shapes_per_class, "train_fraction": train_fraction, "few_shot": few_shot}
+        if len(given := [option for option, value in fewer.items() if value is not None]) > 1:
+            raise ValueError(f"data.{' and data.'.join(given)} both choose the training shapes; give one")
         self.name, self.root, self.num_points, self.batch_size = name, root, num_points, batch_size
         self.augment = Compose([RandomScaleTranslate()] if augment is None else list(augment))
+        self.mix, self.variant, self.few_shot = mix, variant, few_shot
         self.val_fraction, self.normals, self.up_axis = val_fraction, normals, up_axis
-        self.shapes_per_class, self.num_workers, self.seed = shapes_per_class, num_workers, seed
-        self.resident = resident
+        self.shapes_per_class, self.train_fraction = shapes_per_class, train_fraction
+        self.num_workers, self.resident, self.seed = num_workers, resident, seed
         self._splits: dict[str, PointCloudDataset] = {}
         self._on_device: dict[str, Batch] = {}
 
     def setup(self, stage: str) -> None:
         if stage == "test":
             if "test" not in self._splits:
-                self._splits["test"] = self._read("test")
+                test = self._read("test")
+                self._splits["test"] = (
+                    self.few_shot.query_set(self._read("train"), test) if self.few_shot else test
+                )
         elif "train" not in self._splits:
-            full = self._read("train")
+            full, support = self._read("train"), None
+            if self.few_shot:
+                support, full = self.few_shot.split(full)
             train, val = split_by_class(full.labels, self.val_fraction, self.seed)
-            self._splits["train"] = _few_per_class(full.subset(train), self.shapes_per_class, self.seed)
             self._splits["val"] = full.subset(val)
+            few = (self.shapes_per_class, self.train_fraction, self.seed)
+            self._splits["train"] = support or fewer_per_class(full.subset(train), *few)
 
     def dataset(self, split: str) -> PointCloudDataset:
         """The data behind ``train``, ``val`` or ``test``, read if it has not been yet."""
         self.setup("test" if split == "test" else "fit")
         return self._splits[split]
+
+    def choose(
+        self, shapes_per_class: int | None, train_fraction: float | None, seed: int
+    ) -> PointCloudDataModule:
+        """The same data, read once, with the same validation part, of which other shapes are trained on.
+
+        Args:
+            shapes_per_class: as in the constructor.
+            train_fraction: as in the constructor.
+            seed: of the choice, of the order of batches and of the augmentation; not of the validation part.
+        """
+        train = fewer_per_class(self.dataset("train"), shapes_per_class, train_fraction, seed)
+        chosen = copy.copy(self)
+        chosen.shapes_per_class, chosen.train_fraction, chosen.seed = shapes_per_class, train_fraction, seed
+        chosen._splits, chosen._on_device = {**self._splits, "train": train}, {}
+        return chosen
 
     def train_dataloader(self) -> DataLoader[Any]:
         data = self.dataset("train")
@@ -133,7 +183,10 @@ class PointCloudDataModule(pl.LightningDataModule):
         step = self.trainer.fit_loop.total_batch_idx + 1
         seed = step_seed(self.seed, step, self.trainer.global_rank)
         generator = torch.Generator(points.device).manual_seed(seed)
-        return self.augment(points, generator), labels
+        points = self.augment(points, generator)
+        if self.mix is None:
+            return points, labels
+        return self.mix(points, labels, len(self.dataset("train").class_names), generator)
 
     def _gathered(self, rows: Tensor) -> Batch:
         """The clouds and labels of these rows, from the split at hand, which is moved to the device once."""
@@ -166,7 +219,7 @@ class PointCloudDataModule(pl.LightningDataModule):
         self, data: PointCloudDataset, sampler: Any, batch_size: int, drop_last: bool = False
     ) -> DataLoader[Any]:
         return DataLoader(
-            _Rows(len(data)) if self._is_resident(data) else data,
+            Rows(len(data)) if self._is_resident(data) else data,
             batch_size=batch_size,
             sampler=sampler,
             drop_last=drop_last,
@@ -188,50 +241,10 @@ class PointCloudDataModule(pl.LightningDataModule):
             up = self.up_axis or "z"
             names = None if split == "train" else _training_classes(root)
             return PointCloudFolder(root, self.num_points, split, names, self.seed, up)
+        if self.name == "scanobjectnn":
+            return ScanObjectNN(root, split, self.variant or "pb_t50_rs", self.num_points)
         kind = ModelNet40 if self.name == "modelnet40" else ModelNet10
         return kind(root, split, self.num_points, self.normals, self.up_axis)
-
-
-class _Rows(Dataset[Tensor]):
-    """The indices alone of data that is where the model is."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor([index])
-
-    def __getitems__(self, indices: list[int]) -> Tensor:
-        return torch.tensor(indices)
-
-
-class EpochSampler(Sampler[int]):
-    """A permutation of the data for every epoch, a function of (seed, epoch); each rank takes its share.
-
-    Lightning calls ``set_epoch``, also when it resumes.
-    """
-
-    def __init__(self, size: int, rank: int = 0, world: int = 1, seed: int = 0) -> None:
-        self.size, self.rank, self.world, self.seed, self.epoch = size, rank, world, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(step_seed(self.seed, self.epoch, stream=1))
-        order = torch.randperm(self.size, generator=generator)
-        return iter(order[self.rank : len(self) * self.world : self.world].tolist())
-
-    def __len__(self) -> int:
-        return self.size // self.world
-
-
-def step_seed(seed: int, step: int, rank: int = 0, stream: int = 0) -> int:
-    """A well-mixed seed for one step of one rank; ``stream`` keeps different uses apart."""
-    return int(np.random.SeedSequence([seed, step, rank, stream]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _training_classes(root: Path) -> list[str] | None:
@@ -240,15 +253,6 @@ def _training_classes(root: Path) -> list[str] | None:
         return list(class_folders(root, "train"))
     except FileNotFoundError:
         return None
-
-
-def _few_per_class(data: PointCloudDataset, count: int | None, seed: int) -> PointCloudDataset:
-    if count is None:
-        return data
-    generator = torch.Generator().manual_seed(step_seed(seed, 0, stream=2))
-    order = torch.randperm(len(data), generator=generator)
-    chosen = [order[data.labels[order] == label][:count] for label in range(len(data.class_names))]
-    return data.subset(torch.cat(chosen).sort().values.numpy())
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -13,22 +13,24 @@ from pytorch_lightning.callbacks import Callback, LearningRateMonitor, ModelChec
 from pytorch_lightning.trainer.states import TrainerFn
 
 from pointvit.checkpoints.saving import load_training_checkpoint, save
+from pointvit.training.averaging import AveragedWeights
+from pointvit.training.transfer import merge_obstacle, merge_transfer
 
 BEST, LAST = "best", "last.ckpt"
 logger = logging.getLogger(__name__)
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """``best.ckpt`` by validation accuracy and ``last.ckpt`` for resuming, after every epoch.
+    """``best.ckpt`` by what ``monitor`` names and ``last.ckpt`` for resuming, after every epoch.
 
     A resumed run has a folder of its own; the best checkpoint of the run it continues, which must stand
     beside the file it resumes from, is copied there and stays the one to beat.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: str = "val/oa", mode: str = "max") -> None:
         super().__init__(
-            monitor="val/oa",
-            mode="max",
+            monitor=monitor,
+            mode=mode,
             filename=BEST,
             save_on_train_epoch_end=True,
             enable_version_counter=False,
@@ -77,21 +79,31 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 class SaveBestModel(Callback):
-    """Writes the best checkpoint's model in the self-describing form, as ``model/`` beside the logs."""
+    """Writes the best checkpoint's model in the self-describing form, as ``model/`` beside the logs.
+
+    As a plain model: what a transfer mode has added to its trunk is merged, but for prompts, which cannot be.
+    """
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")
         log_dir = trainer.log_dir  # All ranks take part in asking for it.
         if trainer.is_global_zero and best and log_dir is not None:
-            folder = save(load_training_checkpoint(best), Path(log_dir) / "model")
+            model = load_training_checkpoint(best)
+            if merge_obstacle(model) is None:
+                merge_transfer(model)
+            folder = save(model, Path(log_dir) / "model")
             pl_module.print(f"Best model, ready for `pointvit predict`: {folder}")
 
 
-def callbacks(progress: bool = True) -> list[Callback]:
-    """Best checkpoint by validation accuracy, last one for resuming, learning rate, progress, saved model."""
+def callbacks(progress: bool = True, ema_decay: float | None = None) -> list[Callback]:
+    """Best checkpoint by validation accuracy, last one for resuming, learning rate, progress, saved model.
+
+    With ``ema_decay``, what is validated and kept is the moving average of the weights.
+    """
     return [
         BestCheckpoint(),
         LearningRateMonitor("step"),
         SaveBestModel(),
         *([RichProgressBar(leave=True)] if progress else []),
+        *([] if ema_decay is None else [AveragedWeights(ema_decay)]),
     ]

@@ -12,15 +12,23 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from pointvit.checkpoints.saving import describe, load_training_checkpoint
+from pointvit.config import near
 from pointvit.data.dataset import PointCloudDataset
 from pointvit.data.module import Batch, PointCloudDataModule, step_seed
 from pointvit.model import ViT
+from pointvit.training.calibration import CLOUDS, calibrate_tokens, image_encoder
+from pointvit.training.checks import check_classes, check_fit, check_transfer
+from pointvit.training.initial import CONTROLS, INITS, initialise
 from pointvit.training.metrics import Scores
 from pointvit.training.optim import parameter_groups, warmup_cosine
-from pointvit.variants import create_model, list_models
+from pointvit.training.transfer import TRANSFER_MODES, apply_transfer, reapply_transfer, resolve
+from pointvit.training.voting import protocol, vote
+from pointvit.variants import create_with_report, list_models
 
 logger = logging.getLogger(__name__)
 _LOSSES_AT_A_TIME = 20
@@ -43,7 +51,13 @@ class PointClassifier(pl.LightningModule):
         label_smoothing: float = 0.0,
         compile: bool = False,
         grad_checkpointing: bool = False,
+        votes: int = 1,
         seed: int = 0,
+        transfer: str = "full",
+        transfer_options: dict[str, Any] | None = None,
+        init: str = "pretrained",
+        layer_decay: float = 1.0,
+        calibrate_tokens: bool = False,
     ) -> None:
         """
         Args:
@@ -58,7 +72,14 @@ class PointClassifier(pl.LightningModule):
             compile: run the model through ``torch.compile``. The first step then takes a minute, and on a
                 CPU the others are no faster (docs/performance.md).
             grad_checkpointing: compute blocks again in the backward pass: less memory, more time.
-            seed: of dropout and stochastic depth, step by step.
+            votes: in a test, score the mean over so many augmented copies of each cloud as well, under the
+                names test/oa_voted and test/macc_voted.
+            seed: of dropout and stochastic depth, step by step, of voting, and of what ``init`` draws.
+            transfer: what learns, one of ``TRANSFER_MODES``; ``blocks=2`` is the mode ``blocks`` with k=2.
+            transfer_options: of that mode (``rank`` of ``lora``, ``tokenizer`` ...).
+            init: what becomes of what ``pretrained`` holds, one of ``INITS``.
+            layer_decay: each block of the trunk learns more slowly than the next by this factor, in (0, 1].
+            calibrate_tokens: give point tokens the mean and deviation of the checkpoint's image tokens.
         """
         super().__init__()
         if not (lr > 0 and weight_decay >= 0 and trunk_lr_scale >= 0 and warmup_epochs >= 0):
@@ -68,7 +89,24 @@ class PointClassifier(pl.LightningModule):
             )
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"model.label_smoothing must lie in [0, 1), got {label_smoothing}")
-        self.save_hyperparameters()
+        if not 0 < layer_decay <= 1:
+            raise ValueError(f"model.layer_decay must lie in (0, 1], got {layer_decay}")
+        if init not in INITS:
+            raise ValueError(f"unknown model.init {init!r}; {near(init, INITS)}")
+        if pretrained is None and (init in CONTROLS or calibrate_tokens):
+            what = "model.calibrate_tokens" if calibrate_tokens else f"model.init={init}"
+            raise ValueError(f"{what} needs model.pretrained, the checkpoint whose numbers it goes by")
+        mode, _ = resolve(transfer, transfer_options or {})
+        if trunk_lr_scale == 0 and TRANSFER_MODES[mode].pretrained:
+            raise ValueError(
+                f"model.trunk_lr_scale=0 leaves what model.transfer={transfer} trains in the trunk as it is; "
+                "use model.transfer=frozen"
+            )
+        if votes < 1:
+            raise ValueError(f"model.votes must be at least 1, got {votes}")
+        # Lightning prefers what a checkpoint holds to what a test is given, and votes are the test's.
+        self.save_hyperparameters(ignore=["votes"])
+        self.votes = votes
         self.class_names: list[str] = []
         self.scores: Scores | None = None
         self._losses: list[tuple[int, int, Tensor]] = []
@@ -93,11 +131,15 @@ class PointClassifier(pl.LightningModule):
         dataset = data.dataset("test" if stage == "test" else "train")
         self.class_names = dataset.class_names
         if checkpoint is None:
-            self.model = self._new_model(data, dataset)
+            self.model = self._new_model(data, dataset, stage)
         else:
             # Lightning leaves the mode of modules as it finds it, and a resumed training needs dropout.
             self.model = load_training_checkpoint(checkpoint).train()
-            _check_fit(self.model, data, dataset, checkpoint)
+            check_fit(self.model, data, dataset, checkpoint)
+            if stage == "fit":
+                mode, chosen = self.hparams["transfer"], self.hparams["transfer_options"] or {}
+                check_transfer(checkpoint, mode, chosen)
+                reapply_transfer(self.model, mode, **chosen)
         norms = [m for m in self.model.head.modules() if isinstance(m, nn.BatchNorm1d)]
         if stage == "fit" and norms and data.batch_size == 1:
             raise ValueError(
@@ -105,19 +147,32 @@ class PointClassifier(pl.LightningModule):
                 "model.settings={head: linear}"
             )
         self.confusion = MulticlassConfusionMatrix(num_classes=len(self.class_names))
+        if self.votes > 1:
+            self.voted = MulticlassConfusionMatrix(num_classes=len(self.class_names))
+            self.protocol = protocol(data.augment, self.votes, self.hparams["seed"], 2 * data.batch_size)
+        self.matrices = {name for name, parameter in self.model.named_parameters() if parameter.ndim > 1}
         self.model.trunk.grad_checkpointing = self.hparams["grad_checkpointing"]
         if self.hparams["compile"]:
             self.model.compile(dynamic=True)
 
-    def _new_model(self, data: PointCloudDataModule, dataset: PointCloudDataset) -> ViT:
+    def _new_model(self, data: PointCloudDataModule, dataset: PointCloudDataset, stage: str) -> ViT:
         options = self.hparams
         given = {"num_classes": len(dataset.class_names), "in_chans": dataset.points.shape[2]}
-        auto = {"tokenizer": "points"} if options["model"] == "auto" else {}
-        settings = {**given, **auto, **(options["settings"] or {})}
-        model = create_model(options["model"], options["pretrained"], **settings)
+        settings = {**given, **(options["settings"] or {})}
+        tokenizer = settings.pop("tokenizer", "points" if options["model"] == "auto" else None)
+        model, report = create_with_report(options["model"], options["pretrained"], tokenizer, settings)
         if model.config.modality != "points":
             known = ", ".join(list_models("pointvit"))
             raise ValueError(f"model.model={options['model']} takes images; expected one of {known}")
+        if report is not None:
+            replaced = initialise(model, options["init"], report.loaded, options["seed"])
+            if replaced:
+                logger.info("init=%s in place of %d tensors that were loaded", options["init"], len(replaced))
+        if options["calibrate_tokens"] and stage == "fit":
+            clouds = dataset.points[:: max(1, len(dataset) // CLOUDS)][:CLOUDS]
+            image = image_encoder(options["pretrained"], settings)
+            logger.info("%s", calibrate_tokens(model, image, clouds, up_axis=dataset.up_axis))
+        apply_transfer(model, options["transfer"], **(options["transfer_options"] or {}))
         model.meta.class_names = dataset.class_names
         model.meta.num_points = data.num_points
         model.meta.up_axis = dataset.up_axis
@@ -125,15 +180,28 @@ class PointClassifier(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         options = self.hparams
-        groups = parameter_groups(
-            self.model, options["lr"], options["weight_decay"], options["trunk_lr_scale"]
-        )
+        names = ("lr", "weight_decay", "trunk_lr_scale", "layer_decay")
+        rates = {name: options[name] for name in names}
+        groups = parameter_groups(self.model, **rates, matrices=self.matrices)
         # One kernel for all parameters; Lightning's mixed precision does not clip gradients beside it.
         optimizer = torch.optim.AdamW(groups, fused="mixed" not in str(self.trainer.precision))
         total = int(self.trainer.estimated_stepping_batches)
         warmup = round(options["warmup_epochs"] * total / max(1, self.trainer.max_epochs or 1))
         scheduler = warmup_cosine(optimizer, warmup, total)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's hook, which refuses to clip sharded gradients by their norm: only FSDP knows it."""
+        sharded = self.trainer.strategy.model
+        if gradient_clip_val and isinstance(sharded, FullyShardedDataParallel):
+            sharded.clip_grad_norm_(gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def forward(self, points: Tensor) -> Tensor:
         return self.model(points)
@@ -178,6 +246,10 @@ class PointClassifier(pl.LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         points, labels = batch
         self.confusion.update(self(points).float().argmax(dim=1), labels)
+        if self.votes > 1:
+            seed = step_seed(self.hparams["seed"], batch_idx, self.global_rank, stream=4)
+            voted = vote(self, points, self._data().augment, self.votes, seed)
+            self.voted.update(voted.argmax(dim=1), labels)
 
     def on_validation_epoch_end(self) -> None:
         self._score("val")
@@ -189,6 +261,8 @@ class PointClassifier(pl.LightningModule):
             folder = Path(log_dir) / "test"
             scores.save(folder, self.class_names, "test split")
             self.print(f"Confusion matrix, per-class accuracy and metrics.json: {folder}")
+        if self.votes > 1:
+            self._score_votes(log_dir)
 
     def _score(self, split: str) -> Scores:
         self.scores = Scores.of(self.confusion.compute().cpu())
@@ -197,12 +271,23 @@ class PointClassifier(pl.LightningModule):
         self.log(f"{split}/macc", self.scores.mean_class_accuracy, prog_bar=True, sync_dist=True)
         return self.scores
 
+    def _score_votes(self, log_dir: str | None) -> None:
+        scores = Scores.of(self.voted.compute().cpu())
+        self.voted.reset()
+        self.log("test/oa_voted", scores.overall_accuracy, sync_dist=True)
+        self.log("test/macc_voted", scores.mean_class_accuracy, sync_dist=True)
+        self.print(f"Voted: {self.protocol}")
+        if self.trainer.is_global_zero and log_dir is not None:
+            folder = Path(log_dir) / "test" / "voted"
+            scores.save(folder, self.class_names, f"test split, {self.votes} votes")
+            (folder / "protocol.txt").write_text(f"{self.protocol}\n", encoding="utf-8")
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["pointvit"] = describe(self.model)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.class_names:
-            _check_classes(checkpoint["pointvit"]["meta"]["class_names"], self.class_names, "the checkpoint")
+            check_classes(checkpoint["pointvit"]["meta"]["class_names"], self.class_names, "the checkpoint")
 
     def _data(self) -> PointCloudDataModule:
         data = getattr(self.trainer, "datamodule", None)
@@ -215,36 +300,3 @@ class PointClassifier(pl.LightningModule):
 
 def _reading_waits(loss: Tensor) -> bool:
     return loss.device.type != "cpu"
-
-
-def _check_fit(
-    model: ViT, data: PointCloudDataModule, dataset: PointCloudDataset, checkpoint: str | Path
-) -> None:
-    """Refuses data of other classes or channels than the checkpoint; warns of another density or axis."""
-    meta = model.meta
-    _check_classes(meta.class_names or [], dataset.class_names, str(checkpoint))
-    trained, given = model.config.tokenizer.in_chans, dataset.points.shape[2]
-    if trained != given:
-        raise ValueError(
-            f"{checkpoint}: was trained on clouds of {trained} channels, the data has {given}; "
-            "set data.normals as in its training"
-        )
-    for what, before, now in (
-        ("points per cloud", meta.num_points, data.num_points),
-        ("the up axis", meta.up_axis, dataset.up_axis),
-    ):
-        if before is not None and before != now:
-            logger.warning("%s: %s was %s in training, now it is %s", checkpoint, what, before, now)
-
-
-def _check_classes(trained: list[str], given: list[str], checkpoint: str) -> None:
-    if trained != given:
-        raise ValueError(
-            f"{checkpoint}: was trained on the classes {_short(trained)}, the data has {_short(given)}; "
-            "use the data set it was made for"
-        )
-
-
-def _short(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown}, ... ({len(names)})" if len(names) > 3 else shown

@@ -20,6 +20,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from pointvit.checkpoints.files import read_torch
 from pointvit.data.module import PointCloudDataModule
+from pointvit.training.averaging import AveragedWeights, check_averaging
 from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.memory import keep_freed_memory
@@ -31,6 +32,8 @@ CHATTER = (
     r"The number of training batches .* is smaller than the logging interval",
     r"The '.*_dataloader' does not have many workers",
     r"GPU available but not used",
+    # A frozen tokenizer's batch norms.
+    r"Found \d+ module\(s\) in eval mode at the start of training",
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     # The mean of the shown training loss over the ranks is not worth a synchronisation in every step.
     r"It is recommended to use `self.log\('train/loss'",
@@ -56,6 +59,12 @@ class PointVitCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.seed", "model.seed")
+        parser.add_argument(
+            "--ema_decay",
+            type=float | None,
+            default=None,
+            help="validate and keep a moving average of the weights, with this decay a step (0.999)",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
@@ -68,6 +77,9 @@ class PointVitCLI(LightningCLI):
         off = tuple(kind for option, kind in SWITCHES.items() if config[option] is False)
         ours = self.trainer_defaults["callbacks"]
         self.trainer_defaults["callbacks"] = [callback for callback in ours if not isinstance(callback, off)]
+        decay = self._get(self.config_init, "ema_decay")
+        if decay is not None and self.config.subcommand == "fit":
+            self.trainer_defaults["callbacks"].append(AveragedWeights(decay))
         if config.logger in (None, True):
             root = config.default_root_dir or "runs"
             csv = CSVLogger(root, name=None)
@@ -75,6 +87,9 @@ class PointVitCLI(LightningCLI):
         return super().instantiate_trainer(**kwargs)
 
     def before_fit(self) -> None:
+        checkpoint = self._get(self.config_init, "ckpt_path")
+        if checkpoint is not None:
+            check_averaging(Path(checkpoint), self._get(self.config_init, "ema_decay"))
         self._build("fit")
         sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.model.parameters()]
         total, trained = sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
@@ -115,26 +130,36 @@ def run_lightning(args: list[str]) -> None:
         InterruptedError: after Ctrl-C, with the checkpoint to resume from.
         FloatingPointError: if the loss stops being finite.
     """
-    keep_freed_memory()
-    torch.set_float32_matmul_precision("high")
     defaults = trainer_defaults()
-    checkpoint = defaults["callbacks"][0]
     # jsonargparse then raises instead of printing its usage.
     raising: dict[str, Any] = {"exit_on_error": False}
+    with running(defaults["callbacks"][0]):
+        PointVitCLI(
+            PointClassifier,
+            PointCloudDataModule,
+            seed_everything_default=0,
+            trainer_defaults=defaults,
+            parser_kwargs={
+                "prog": "pointvit",
+                **raising,
+                **dict.fromkeys(PointVitCLI.subcommands(), raising),
+            },
+            args=args,
+        )
+
+
+@contextmanager
+def running(checkpoint: ModelCheckpoint) -> Iterator[None]:
+    """What a training on the command line runs in; Lightning's ways to end become errors of one sentence.
+
+    Args:
+        checkpoint: knows what an interrupted run is taken up from.
+    """
+    keep_freed_memory()
+    torch.set_float32_matmul_precision("high")
     try:
         with quiet(), messages():
-            PointVitCLI(
-                PointClassifier,
-                PointCloudDataModule,
-                seed_everything_default=0,
-                trainer_defaults=defaults,
-                parser_kwargs={
-                    "prog": "pointvit",
-                    **raising,
-                    **dict.fromkeys(PointVitCLI.subcommands(), raising),
-                },
-                args=args,
-            )
+            yield
     except (ArgumentError, MisconfigurationException) as error:
         raise ValueError(" ".join(str(error).split())) from error
     except SystemExit as end:

@@ -3,39 +3,81 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Container
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-TOKENS_AND_POSITIONS = ("cls_token", "reg_tokens", "cls_pos", "pos_embed", "latent")
+from pointvit.tokenizers import ImageTokenizer
+from pointvit.training.adapters import is_added
+
+TOKENS_AND_POSITIONS = ("cls_token", "reg_tokens", "cls_pos", "pos_embed", "latent", "prompts")
+IN_TRUNK = ("trunk.", "cls_token", "reg_tokens")
 
 
 def parameter_groups(
-    model: nn.Module, lr: float, weight_decay: float, trunk_lr_scale: float = 1.0
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    trunk_lr_scale: float = 1.0,
+    layer_decay: float = 1.0,
+    matrices: Container[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in at most four groups: trunk or not, decayed or not.
+    """Trainable parameters in groups of one learning rate each, decayed or not.
 
     No decay on norms, biases, tokens and positions; all of ``tokenizer.pos_embed`` is a position, the table
-    of an image encoder as well as the MLP that makes the positions of points. The trunk, its class token
-    included, learns at ``lr * trunk_lr_scale``: pre-trained weights need smaller steps than the new tokenizer
-    and head around them.
+    of an image encoder as well as the MLP that makes the positions of points. ``matrices`` names what has
+    more than one axis, where the shapes do not tell: those of sharded parameters are flat.
+
+    The trunk, its class token included, learns at ``lr * trunk_lr_scale``: pre-trained weights need smaller
+    steps than the new tokenizer and head around them, and than layers that a transfer mode has added.
+
+    With ``layer_decay`` < 1 each block learns more slowly than the next by that factor (BEiT, Bao et al.
+    2022; MAE, He et al. 2022): block i of L, i from 0, at ``layer_decay ** (L - i)`` of the rate, the final
+    norm at all of it, and what stands before the blocks, class token, registers and ``norm_pre``, at
+    ``layer_decay ** (L + 1)``. There stands an image encoder's tokenizer, too; that of points, new like the
+    head, keeps ``lr``.
     """
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    factor = _factors(model, trunk_lr_scale, layer_decay)
+    groups: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            in_trunk = name.startswith(("trunk.", "cls_token", "reg_tokens"))
-            decayed = parameter.ndim > 1 and not any(part in TOKENS_AND_POSITIONS for part in name.split("."))
-            groups.setdefault((in_trunk, decayed), []).append(parameter)
+            matrix = parameter.ndim > 1 if matrices is None else name in matrices
+            decayed = matrix and not any(part in TOKENS_AND_POSITIONS for part in name.split("."))
+            groups.setdefault((name.startswith(IN_TRUNK), factor(name), decayed), []).append(parameter)
     return [
-        {
-            "params": parameters,
-            "lr": lr * (trunk_lr_scale if in_trunk else 1.0),
-            "weight_decay": weight_decay if decayed else 0.0,
-        }
-        for (in_trunk, decayed), parameters in groups.items()
+        {"params": parameters, "lr": lr * scale, "weight_decay": weight_decay if decayed else 0.0}
+        for (_, scale, decayed), parameters in groups.items()
     ]
+
+
+def _factors(model: nn.Module, trunk_lr_scale: float, layer_decay: float) -> Callable[[str], float]:
+    """The function name -> factor on the learning rate."""
+    blocks = {name: _block_of(name) for name, _ in model.named_parameters()}
+    depth = 1 + max((block for block in blocks.values() if block is not None), default=-1)
+    before = ("trunk.norm_pre.", "cls_token", "reg_tokens")
+    of_images = isinstance(getattr(model, "tokenizer", None), ImageTokenizer)
+
+    def factor(name: str) -> float:
+        scale = trunk_lr_scale if name.startswith(IN_TRUNK) else 1.0
+        if is_added(name):
+            return 1.0
+        block = blocks[name]
+        if block is not None:
+            return scale * layer_decay ** (depth - block)
+        if name.startswith(before) or (of_images and name.startswith("tokenizer.")):
+            return scale * layer_decay ** (depth + 1)
+        return scale
+
+    return factor
+
+
+def _block_of(name: str) -> int | None:
+    match = re.match(r"trunk\.blocks\.(\d+)\.", name)
+    return None if match is None else int(match[1])
 
 
 def warmup_cosine(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:

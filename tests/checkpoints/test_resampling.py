@@ -1,5 +1,6 @@
 """Front ends resampled: positions to other grids, patch projections to other sizes and channels."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from timm.models._manipulate import adapt_input_conv
 from torch import Tensor
 
 from pointvit import ViT, create_model, load_checkpoint, save_checkpoint
+from pointvit.checkpoints import CheckpointError
 from pointvit.checkpoints.resampling import resample_channels, resample_patches
 from pointvit.config import ViTConfig
-from pointvit.positions import RESAMPLINGS
+from pointvit.positions import RESAMPLINGS, resample_grid
 from pointvit.tokenizers import ImageTokenizerConfig
 from pointvit.trunk import TrunkConfig
 
@@ -114,3 +116,40 @@ def test_a_model_resamples_as_it_is_set(method: str, randomise: Callable) -> Non
     torch.testing.assert_close(pos, expected[method]().flatten(2).mT)
     others = [value().flatten(2).mT for name, value in expected.items() if name != method]
     assert not any(torch.allclose(pos, other, atol=1e-3) for other in others)
+
+
+@torch.no_grad()
+def test_a_point_encoder_takes_the_position_table_along_where_it_samples_it(path: Path, model: ViT) -> None:
+    table, own = model.tokenizer.pos_embed, model.tokenizer.cls_pos
+    points = create_model("auto", path, tokenizer="points", pos_embed="projected")
+    assert points.config.tokenizer.pos_grid == (4, 4)
+    assert torch.equal(points.tokenizer.pos_embed.table, table)
+    assert torch.equal(points.tokenizer.cls_pos, own)
+
+    other = create_model("auto", path, tokenizer="points", pos_embed="projected", pos_grid=(3, 6))
+    report = load_checkpoint(other, path)
+    names = ["tokenizer.pos_embed.table", "tokenizer.cls_pos"]
+    assert report.projected == names
+    assert set(names) <= set(report.loaded)
+    assert report.resampled == names[:1]
+    assert "pos_embed" not in report.set_aside
+    assert re.search(
+        r"projected +2 +456  2D positions, for centres: tokenizer\.pos_embed\.table", str(report)
+    )
+    expected = resample_grid(table, (4, 4), (3, 6))
+    torch.testing.assert_close(other.tokenizer.pos_embed.table, expected, rtol=1e-5, atol=1e-5)
+    assert "pos_embed" in load_checkpoint(create_model("auto", path, tokenizer="points"), path).set_aside
+
+
+def test_a_point_encoder_without_class_token_leaves_its_position_aside(path: Path) -> None:
+    points = create_model("auto", path, tokenizer="points", pos_embed="projected", cls_pos=False)
+    report = load_checkpoint(points, path)
+    assert report.set_aside["tokenizer.cls_pos"] == "the other modality's front end"
+
+
+def test_positions_cannot_be_sampled_from_a_file_without_a_table(tmp_path: Path) -> None:
+    tokenizer = ImageTokenizerConfig((32, 32), (8, 8), pos_embed="none")
+    image = ViT(ViTConfig(TrunkConfig(24, 2, 3), tokenizer, num_classes=5))
+    path = save_checkpoint(image, tmp_path / "image.safetensors", "pointvit")
+    with pytest.raises(CheckpointError, match=r"no table of 2D positions, which pos_embed=projected samples"):
+        create_model("auto", path, tokenizer="points", pos_embed="projected")

@@ -1,12 +1,14 @@
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pointvit.data import DataError, PointCloudDataModule
+from pointvit.data import DataError, FewShot, PointCloudDataModule
 from pointvit.data.hdf5 import write_hdf5_split
+from pointvit.data.mixing import PointCutMix
 from pointvit.data.module import EpochSampler, step_seed
 from pointvit.data.transforms import Compose, RandomJitter, RandomRotate, RandomScaleTranslate
 
@@ -154,6 +156,74 @@ def test_shapes_per_class_limits_training_alone(root):
     assert data.dataset("train").names != module(root, shapes_per_class=5, seed=1).dataset("train").names
 
 
+def chosen(root: Path, **options) -> set[str]:
+    return set(module(root, **options).dataset("train").names)
+
+
+def test_train_fraction_is_of_each_class_and_at_least_one(root):
+    data = module(root, train_fraction=0.25)
+    assert torch.bincount(data.dataset("train").labels).tolist() == [4, 7, 10]  # of 18, 27, 39
+    assert data.dataset("val").names == module(root).dataset("val").names
+    assert torch.bincount(module(root, train_fraction=0.001).dataset("train").labels).tolist() == [1, 1, 1]
+    assert chosen(root, train_fraction=1.0) == chosen(root)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fewer_shapes_are_nested_in_more(root, seed):
+    counts = [chosen(root, shapes_per_class=n, seed=seed) for n in (1, 5, 10, 30)]
+    shares = [chosen(root, train_fraction=x, seed=seed) for x in (0.01, 0.05, 0.25, 0.5, 1.0)]
+    for sets in (counts, shares):
+        assert all(small < large for small, large in pairwise(sets))
+
+
+def test_few_shot_trains_on_an_episode(root):
+    few = FewShot(way=2, shot=3, queries=4, fold=1)
+    train, val, test = (module(root, few_shot=few).dataset(split) for split in ("train", "val", "test"))
+    assert train.class_names == val.class_names == test.class_names
+    assert set(train.class_names) < {"a", "b", "c"}
+    assert [torch.bincount(data.labels).tolist() for data in (train, test)] == [[3, 3], [4, 4]]
+    assert not set(train.names) & set(val.names)
+    full = {split: module(root).dataset(split) for split in ("train", "val", "test")}
+    labels = {
+        name: data.class_names[int(label)]
+        for data in full.values()
+        for name, label in zip(data.names, data.labels, strict=True)
+    }
+    for data in (train, val, test):
+        assert [labels[name] for name in data.names] == [data.class_names[int(i)] for i in data.labels]
+    assert module(root, few_shot=few, seed=3).dataset("train").names == train.names
+    assert chosen(root, few_shot=FewShot(way=2, shot=3, queries=4, fold=2)) != set(train.names)
+
+
+class Steps:
+    """What on_after_batch_transfer asks of a trainer."""
+
+    training, global_rank = True, 0
+
+    def __init__(self, step: int) -> None:
+        self.fit_loop = type("Loop", (), {"total_batch_idx": step - 1})()
+
+
+def test_mixing_follows_augmentation_in_training_and_depends_on_the_step(root, monkeypatch):
+    data = module(root, mix=PointCutMix("random", probability=1.0), augment=[])
+    batch = (torch.randn(8, 6, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]))
+
+    def at(step: int, training: bool = True):
+        monkeypatch.setattr(data, "trainer", Steps(step), raising=False)
+        monkeypatch.setattr(data.trainer, "training", training)
+        return data.on_after_batch_transfer(batch, 0)
+
+    points, targets = at(3)
+    assert targets.shape == (8, 3)
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(8))
+    assert not torch.equal(points, batch[0])
+    again = at(3)
+    assert torch.equal(again[0], points)
+    assert torch.equal(again[1], targets)
+    assert not torch.equal(at(4)[0], points)
+    assert at(3, training=False) is batch
+
+
 def test_up_axis_reaches_the_data(root):
     assert module(root).dataset("train").up_axis == "z"
     assert module(root, up_axis="y").dataset("train").up_axis == "y"
@@ -196,7 +266,7 @@ def test_folder_and_synthetic_shapes(tmp_path, monkeypatch):
     [
         (
             {"name": "modelnet41"},
-            "data.name must be one of modelnet40, modelnet10, shapes, folder, got 'modelnet41'",
+            "data.name must be one of modelnet40, modelnet10, scanobjectnn, shapes, folder, got 'modelnet41'",
         ),
         ({"name": "folder"}, "data.name=folder needs data.root"),
         ({"batch_size": 0}, "data.batch_size must be at least 1, got 0"),
@@ -206,6 +276,18 @@ def test_folder_and_synthetic_shapes(tmp_path, monkeypatch):
         ({"val_fraction": 1.5}, "data.val_fraction must lie between 0 and 1, got 1.5"),
         ({"val_fraction": 0.0}, "data.val_fraction must lie between 0 and 1, got 0.0"),
         ({"normals": True}, "data.normals is for ModelNet, data.name=shapes has xyz alone"),
+        ({"variant": "obj_bg"}, "data.variant is for ScanObjectNN, data.name is shapes"),
+        (
+            {"name": "scanobjectnn", "root": ".", "variant": "bg"},
+            "data.variant must be one of obj_bg, obj_only",
+        ),
+        ({"name": "scanobjectnn", "root": ".", "up_axis": "z"}, "scanobjectnn is y up; got 'z'"),
+        ({"train_fraction": 0.0}, r"data.train_fraction must lie in \(0, 1\], got 0.0"),
+        ({"train_fraction": 5.0}, r"data.train_fraction must lie in \(0, 1\], got 5.0"),
+        (
+            {"train_fraction": 0.5, "shapes_per_class": 3},
+            "data.shapes_per_class and data.train_fraction both choose the training shapes; give one",
+        ),
     ],
 )
 def test_wrong_options(options, message):

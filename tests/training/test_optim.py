@@ -1,4 +1,5 @@
 import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -6,7 +7,9 @@ import torch
 from torch import nn
 
 import pointvit
+from pointvit.training.adapters import is_added
 from pointvit.training.optim import parameter_groups, warmup_cosine
+from pointvit.training.transfer import apply_transfer
 
 LR, DECAY, SCALE = 0.1, 0.05, 0.4
 
@@ -97,3 +100,35 @@ def test_every_group_keeps_its_own_peak():
     optimizer.step()
     scheduler.step()
     assert {group["lr"] for group in optimizer.param_groups} == {LR, LR * SCALE}
+
+
+@pytest.mark.parametrize("name", ["pointvit_tiny", "vit_tiny_patch16_224"], ids=["points", "image"])
+def test_rates_decay_towards_the_tokens(name):
+    model = pointvit.create_model(
+        name, depth=3, embed_dim=24, num_heads=3, num_classes=4, num_reg_tokens=1, norm_pre=True
+    )
+    expected = {
+        r"trunk\.blocks\.(\d)\..*": lambda block: SCALE * 0.5 ** (3 - int(block)),
+        r"trunk\.norm\..*": lambda: SCALE,
+        r"trunk\.norm_pre\..*|cls_token|reg_tokens": lambda: SCALE * 0.5**4,
+        r"tokenizer\..*": lambda: 0.5**4 if name.startswith("vit") else 1.0,
+        r"head\..*": lambda: 1.0,
+    }
+    for parameter, group in grouped(model, trunk_lr_scale=SCALE, layer_decay=0.5).items():
+        [factor] = [
+            f(*m.groups()) for pattern, f in expected.items() if (m := re.fullmatch(pattern, parameter))
+        ]
+        assert group["lr"] == pytest.approx(LR * factor), parameter
+
+
+@pytest.mark.parametrize("mode", ["lora", "adapter", "prompt"])
+def test_layers_that_were_added_learn_at_the_full_rate(mode):
+    model = pointvit.create_model("pointvit_tiny", depth=2, embed_dim=24, num_heads=3, num_classes=4)
+    apply_transfer(model, mode)
+    groups = grouped(model, trunk_lr_scale=SCALE, layer_decay=0.5)
+    added = {name for name in groups if is_added(name)}
+    assert added == {name for name in groups if name.startswith("trunk.")} != set()
+    for name in added:
+        assert groups[name]["lr"] == LR
+        decayed = not name.endswith(("bias", "prompts"))
+        assert groups[name]["weight_decay"] == (DECAY if decayed else 0.0), name

@@ -51,7 +51,9 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, batch: int, error: type[BaseEx
 def assert_same_end(whole: Path, resumed: Path, epochs: int, epochs_before: int) -> None:
     for name in ("last.ckpt", "best.ckpt"):
         a, b = (read_torch(run / "checkpoints" / name) for run in (whole, resumed))
-        for part in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step", "pointvit"):
+        averaging = {"current_model_state", "averaging_state"} & a.keys()
+        parts = ["state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step", "pointvit"]
+        for part in (*parts, *averaging):
             assert same(a[part], b[part]), (name, part)
     states = [read_torch(run / "checkpoints" / "last.ckpt")["callbacks"] for run in (whole, resumed)]
     [best_a], [best_b] = (
@@ -72,11 +74,21 @@ def restore_sigint() -> Any:
     signal.signal(signal.SIGINT, handler)  # Lightning ignores it from the first Ctrl-C on.
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--trainer.accumulate_grad_batches=1"],
+        ["--trainer.accumulate_grad_batches=2"],
+        ["--model.transfer=lora", "--model.layer_decay=0.5"],
+        ["--model.transfer=head"],
+        ["--ema_decay=0.9", "--data.mix=pointvit.data.mixing.RSMix", "--model.label_smoothing=0.1"],
+    ],
+    ids=lambda more: more[0],
+)
 def test_resumed_run_equals_the_uninterrupted_one(
-    options, tmp_path, monkeypatch, capsys, restore_sigint, accumulate
+    options, tmp_path, monkeypatch, capsys, restore_sigint, more
 ):
-    fit = ["fit", *options, f"--trainer.accumulate_grad_batches={accumulate}"]
+    fit = ["fit", *options, *more]
     whole, killed, resumed = (tmp_path / name for name in ("whole", "killed", "resumed"))
     assert main([*fit, "--trainer.default_root_dir", str(whole)]) == 0
 

@@ -1,0 +1,61 @@
+"""Whether a checkpoint of a training goes with the data and the options at hand."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from pointvit.checkpoints.files import read_torch
+from pointvit.data.dataset import PointCloudDataset
+from pointvit.data.module import PointCloudDataModule
+from pointvit.model import ViT
+from pointvit.training.transfer import resolve
+
+logger = logging.getLogger(__name__)
+
+
+def check_fit(
+    model: ViT, data: PointCloudDataModule, dataset: PointCloudDataset, checkpoint: str | Path
+) -> None:
+    """Refuses data of other classes or channels than the checkpoint; warns of another density or axis."""
+    meta = model.meta
+    check_classes(meta.class_names or [], dataset.class_names, str(checkpoint))
+    trained, given = model.config.tokenizer.in_chans, dataset.points.shape[2]
+    if trained != given:
+        raise ValueError(
+            f"{checkpoint}: was trained on clouds of {trained} channels, the data has {given}; "
+            "set data.normals as in its training"
+        )
+    for what, before, now in (
+        ("points per cloud", meta.num_points, data.num_points),
+        ("the up axis", meta.up_axis, dataset.up_axis),
+    ):
+        if before is not None and before != now:
+            logger.warning("%s: %s was %s in training, now it is %s", checkpoint, what, before, now)
+
+
+def check_transfer(checkpoint: str | Path, mode: str, options: dict[str, Any]) -> None:
+    """Refuses to go on with another transfer mode: the optimizer in the checkpoint holds other parameters."""
+    saved = read_torch(Path(checkpoint)).get("hyper_parameters", {})
+    before = resolve(saved.get("transfer", "full"), saved.get("transfer_options") or {})
+    if before != resolve(mode, options):
+        name, chosen = before
+        asked = "".join(f", {option}={value}" for option, value in chosen.items())
+        raise ValueError(
+            f"{checkpoint}: was trained with model.transfer={name}{asked}, asked for is {mode}; resume with "
+            "the mode and options of its training"
+        )
+
+
+def check_classes(trained: list[str], given: list[str], checkpoint: str) -> None:
+    if trained != given:
+        raise ValueError(
+            f"{checkpoint}: was trained on the classes {_short(trained)}, the data has {_short(given)}; "
+            "use the data set it was made for"
+        )
+
+
+def _short(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown}, ... ({len(names)})" if len(names) > 3 else shown
