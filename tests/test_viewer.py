@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -319,45 +318,6 @@ def test_the_window_shows_points_and_colours(file, monkeypatch, opens):
 
 
 # ---- in a browser ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((found for found in map(shutil.which, names) if found), None)
-    if program is None:
-        pytest.skip(f"there is no browser ({', '.join(names)}) on this machine")
-    with api.sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=program, args=options)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """Opens a page and watches it: no request, nothing on the console, no error."""
-    contexts, seen = [], []
-
-    def open_page(path: Path, width: int = 1200, height: int = 800, **settings):
-        context = browser.new_context(viewport={"width": width, "height": height}, **settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        url = path.as_uri()
-        page.route("**/*", lambda route: route.continue_() if route.request.url == url else route.abort())
-        page.on("request", lambda request: request.url.startswith(("data:", url)) or seen.append(request.url))
-        page.on("console", lambda message: seen.append(message.text))
-        page.on("pageerror", lambda error: seen.append(str(error)))
-        page.on("dialog", lambda dialog: (seen.append(dialog.message), dialog.dismiss()))
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert seen == []
 
 
 def text(page, name: str) -> str:

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from pointvit.statistics import mean_interval, t_quantile
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 101])
+@pytest.mark.parametrize("probability", [0.5, 0.9, 0.975, 0.9995])
+def test_quantiles_of_student(freedom, probability):
+    expected = stats.t.ppf(probability, freedom)
+    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_mean_and_interval():
+    values = [0.71, 0.68, 0.74, 0.70, 0.69]
+    interval = mean_interval(values)
+    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    assert interval.values == tuple(values)
+    assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx(
+        (low, high), abs=1e-12
+    )
+    assert interval.std == pytest.approx(np.std(values, ddof=1), abs=1e-15)
+    assert mean_interval(values, 0.99).half > interval.half
+    assert str(interval) == "0.704 ± 0.023 (95% interval ± 0.029)"
+
+
+def test_paired_differences_can_be_narrower_than_either():
+    first, second = np.array([0.6, 0.7, 0.8]), np.array([0.61, 0.72, 0.81])
+    assert mean_interval(second - first).half < mean_interval(first).half / 5
+
+
+@pytest.mark.parametrize("values", [[], [0.5]])
+def test_one_run_has_no_interval(values):
+    with pytest.raises(ValueError, match=f"an interval needs at least 2 runs, got {len(values)}"):
+        mean_interval(values)
+
+
+def test_wrong_arguments():
+    for probability, freedom in ((0.3, 4), (1.0, 4), (0.9, 0)):
+        with pytest.raises(ValueError, match="expected a probability"):
+            t_quantile(probability, freedom)
