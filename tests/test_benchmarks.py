@@ -17,7 +17,10 @@ from pointvit.data.hdf5 import write_hdf5_split
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = [
     "tokenizer",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("image_encoder", "training", "compiled")),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("image_encoder", "training", "compiled", "views")
+    ),
 ]
 # What a rented GPU machine need not have.
 HIDDEN = (

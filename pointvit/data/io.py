@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ READERS: dict[str, Callable[[Path], Geometry]] = {
     ".h5": point_files.read_hdf5,
     ".hdf5": point_files.read_hdf5,
 }
+Result = TypeVar("Result")
 MESH_SAMPLES = 10_000
 LARGEST_INPUT = 2**31
 
@@ -85,14 +87,47 @@ def read_points(
         raise ValueError(
             f"num_samples: expected at least 1, or None for all points of {path}, got {num_samples}."
         )
+
+    def convert(path: Path, geometry: Geometry) -> PointCloud:
+        return _to_cloud(path, geometry, num_samples, seed)
+
     if path != "-":
-        return _read(Path(path), _printable(str(path)), num_samples, seed, format)
+        return read_as(convert, Path(path), format)
     if format is None:
         raise ValueError('Standard input has no extension; give its format, such as format="xyz".')
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "input"
         _save_standard_input(copy)
-        return _read(copy, "Standard input", num_samples, seed, format)
+        return read_as(convert, copy, format, "Standard input")
+
+
+def read_as(
+    convert: Callable[[Path, Geometry], Result],
+    path: Path,
+    format: str | None = None,
+    shown: str | None = None,
+) -> Result:
+    """What `convert` makes of a file's geometry; whatever goes wrong is one sentence that names the file.
+
+    Args:
+        shown: stands for the path in messages.
+    """
+    shown = _printable(str(path)) if shown is None else shown
+    ending = path.suffix.lower() if format is None else f".{format.lower().removeprefix('.')}"
+    try:
+        _check_file(path, ending)
+        # Numbers that no type holds are dropped with their rows, or named, in `convert`.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return convert(path, READERS[ending](path))
+    except (FileNotFoundError, ImportError) as error:
+        raise type(error)(_printable(str(error).replace(str(path), shown))) from None
+    except BaseException as error:
+        # Libraries raise what they like on damaged files; a panic of lazrs is not even an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise ValueError(_printable(str(error).replace(str(path), shown))) from None
+        raise ValueError(_printable(_sentence(path, shown, ending, error))) from error
 
 
 def unit_sphere(points: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -120,27 +155,8 @@ def sample_triangles(
     return chosen, np.stack([1 - root, root * (1 - along), root * along], axis=1)
 
 
-def _read(path: Path, shown: str, num_samples: int | None, seed: int, format: str | None) -> PointCloud:
-    """`shown` stands for the path in messages."""
-    ending = path.suffix.lower() if format is None else f".{format.lower().removeprefix('.')}"
-    try:
-        _check_file(path, ending)
-        # Numbers that no type holds are dropped with their rows, or named, below.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _to_cloud(path, READERS[ending](path), num_samples, seed)
-    except (FileNotFoundError, ImportError) as error:
-        raise type(error)(_printable(str(error).replace(str(path), shown))) from None
-    except BaseException as error:
-        # Libraries raise what they like on damaged files; a panic of lazrs is not even an Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        if isinstance(error, ValueError) and str(path) in str(error):
-            raise ValueError(_printable(str(error).replace(str(path), shown))) from None
-        raise ValueError(_printable(_sentence(path, shown, ending, error))) from error
-
-
 def _to_cloud(path: Path, geometry: Geometry, num_samples: int | None, seed: int) -> PointCloud:
-    geometry, num_dropped = _drop_non_finite(path, geometry)
+    geometry, num_dropped = drop_non_finite(path, geometry)
     if geometry.colors is not None:
         geometry.colors = unit_colors(geometry.colors)
     rng = np.random.default_rng(seed)
@@ -148,7 +164,7 @@ def _to_cloud(path: Path, geometry: Geometry, num_samples: int | None, seed: int
         geometry = _choose(geometry, num_samples, rng)
     else:
         geometry = _sample_surface(path, geometry, num_samples or MESH_SAMPLES, rng)
-    offset = _offset(geometry.points)
+    offset = far_offset(geometry.points)
     return PointCloud(
         points=(geometry.points - offset).astype(np.float32),
         normals=None if geometry.normals is None else geometry.normals.astype(np.float32),
@@ -199,7 +215,7 @@ def _save_standard_input(copy: Path) -> None:
                 )
 
 
-def _drop_non_finite(path: Path, geometry: Geometry) -> tuple[Geometry, int]:
+def drop_non_finite(path: Path, geometry: Geometry) -> tuple[Geometry, int]:
     """Without the rows, or the triangles at the vertices, that float32 cannot hold."""
     if len(geometry.points) == 0:
         raise ValueError(f"{path} holds no points: it is empty, cut short, or of another kind.")
@@ -252,7 +268,7 @@ def _sample_surface(path: Path, geometry: Geometry, num_samples: int, rng: np.ra
     )
 
 
-def _offset(points: Array) -> NDArray[np.float64]:
+def far_offset(points: Array) -> NDArray[np.float64]:
     """The mean where float32 would blur the cloud by more than 1/100,000 of its extent, else zero."""
     extent = np.ptp(points, axis=0).max()
     step = np.spacing(np.float32(np.abs(points).max()))

@@ -3,8 +3,20 @@ import math
 import pytest
 import torch
 
-from pointvit.views import FAR, FILL, camera_rotations, render_points
+from pointvit.views import FAR, FILL, render_points
+from pointvit.views import points as point_views
+from view_reference import LETTER_L, SOLIDS, SPHERE, cloud, overlap, reference, turned
 
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
+    ),
+]
 SIZE = 128
 PIXELS_PER_UNIT = 0.5 * SIZE * FILL
 
@@ -37,26 +49,6 @@ def quadrants(image: torch.Tensor) -> list[bool]:
     half = SIZE // 2
     parts = (image[:half, :half], image[:half, half:], image[half:, :half], image[half:, half:])
     return [bool((part > 0).float().mean() > 0.05) for part in parts]
-
-
-@pytest.mark.parametrize("up_axis", ["x", "y", "z"])
-@pytest.mark.parametrize(("rig", "views"), [("circle", 1), ("circle", 7), ("ten", 10)])
-def test_cameras_are_proper_rotations_with_distinct_directions(rig, views, up_axis):
-    rotations = camera_rotations(views, rig, up_axis)
-    assert rotations.shape == (views, 3, 3)
-    torch.testing.assert_close(rotations @ rotations.mT, torch.eye(3).expand(views, 3, 3))
-    torch.testing.assert_close(torch.linalg.det(rotations), torch.ones(views))
-    between = rotations[:, 2] @ rotations[:, 2].T - 2 * torch.eye(views)
-    assert between.max() < 0.9999
-    # Up is up: no camera is upside down, and a level one sees the up axis vertical.
-    assert (rotations[:, 1, "xyz".index(up_axis)] > -1e-6).all()
-
-
-def test_circle_looks_from_thirty_degrees_above_starting_at_the_front():
-    rotations = camera_rotations(4, "circle")
-    torch.testing.assert_close(rotations[:, 2, 2], torch.full((4,), 0.5))
-    torch.testing.assert_close(rotations[0, 0], torch.tensor([1.0, 0.0, 0.0]))
-    torch.testing.assert_close(rotations[1, 0], torch.tensor([0.0, 1.0, 0.0]))
 
 
 @pytest.mark.parametrize("perspective", [False, True])
@@ -149,9 +141,9 @@ def test_padding_outliers_and_the_rest_of_the_batch_change_nothing(mode):
     clouds = [letter_l()[::5], sphere(500)]
     longest = max(map(len, clouds))
     padded = torch.full((2, longest, 4), torch.nan)
-    for row, cloud in zip(padded, clouds, strict=True):
-        row[: len(cloud), :3] = cloud
-        row[len(cloud) :] = 1e6
+    for row, points in zip(padded, clouds, strict=True):
+        row[: len(points), :3] = points
+        row[len(points) :] = 1e6
     padded[1, -1] = torch.inf
     before = padded.clone()
     images = render_points(padded, 3, 64, mode, lengths=torch.tensor([len(c) for c in clouds]))
@@ -160,10 +152,10 @@ def test_padding_outliers_and_the_rest_of_the_batch_change_nothing(mode):
     assert images.dtype == torch.float32
     assert images.min() == 0
     assert images.max() <= 1
-    for image, cloud in zip(images, clouds, strict=True):
-        assert torch.equal(image, render_points(cloud[None], 3, 64, mode)[0])
+    for image, points in zip(images, clouds, strict=True):
+        assert torch.equal(image, render_points(points[None], 3, 64, mode)[0])
         strays = torch.tensor([[9.0, 0.0, 0.0], [torch.nan] * 3, [0.0, torch.inf, 0.0], [0.0, 3.0, 9.0]])
-        assert torch.equal(image, render_points(torch.cat([cloud, strays])[None], 3, 64, mode)[0])
+        assert torch.equal(image, render_points(torch.cat([points, strays])[None], 3, 64, mode)[0])
 
 
 def test_a_cloud_of_one_point_and_one_out_of_sight_are_fine():
@@ -185,10 +177,121 @@ def test_normals_of_a_sphere_point_outwards_and_light_comes_from_the_upper_left(
     assert shaded[low, low] > shaded[low, high] > shaded[high, high]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("up_axis", ["x", "y", "z"])
+@pytest.mark.parametrize("perspective", [False, True])
+@pytest.mark.parametrize("name", SOLIDS)
+def test_solids_look_as_they_do_through_cameras_written_by_hand(name, perspective, up_axis, device):
+    points = turned(cloud(SOLIDS[name])[:, :3], up_axis).to(device)
+    images = render_points(points[None], 10, SIZE, up_axis=up_axis, rig="ten", perspective=perspective)
+    expected = reference(SOLIDS[name], SIZE, perspective)
+    image = images[0, :6, 0].cpu()
+    assert overlap(image, expected).min() >= 0.9
+    both = (image > 0) & (expected > 0)
+    # Splats bring the surface forward by a pixel's worth, and much more only at edges.
+    assert (image - expected)[both].abs().median() < 0.01
+    assert ((image - expected)[both].abs() > 0.05).float().mean() < 0.05
+
+
+@pytest.mark.parametrize("perspective", [False, True])
+def test_no_view_of_the_solid_l_could_be_taken_for_its_mirror_image(perspective):
+    image = render_points(cloud(LETTER_L)[None], 10, SIZE, rig="ten", perspective=perspective)[0, :6, 0]
+    expected = reference(LETTER_L, SIZE, perspective)
+    for other in (expected.flip(-1), expected.flip(-2), expected.roll(1, 0)):
+        depths = (image - other).abs().mean(dim=(1, 2))
+        assert (depths > 3 * (image - expected).abs().mean(dim=(1, 2))).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("perspective", [False, True])
+@pytest.mark.parametrize("up_axis", ["y", "z"])
+def test_given_normals_of_either_sign_are_drawn_on_the_viewers_side(up_axis, perspective, device):
+    points = cloud(SPHERE, 12_000)
+    points = torch.cat([turned(points[:, :3], up_axis), turned(points[:, 3:], up_axis)], 1)
+    signs = torch.where(torch.arange(len(points)) % 2 == 0, 1.0, -1.0)[:, None]
+    points[:, 3:] *= 3 * signs
+    settings = {"size": SIZE, "up_axis": up_axis, "rig": "ten", "perspective": perspective}
+    normals = render_points(points[None].to(device), mode="normal", normals=True, **settings)[0].cpu() * 2 - 1
+    expected = sphere_normals(perspective)
+    inside = reference(SPHERE, SIZE, perspective)[0] > 0
+    # A pixel from the outline, the mean is over fewer and ever steeper normals.
+    inside = -torch.nn.functional.max_pool2d(-inside[None].float(), 9, 1, 4)[0] > 0
+    cosine = (normals * expected).sum(1)
+    assert cosine[:, inside].min() > 0.99
+    # The slopes alone say nearly the same.
+    slopes = render_points(points[None].to(device), mode="normal", **settings)[0].cpu() * 2 - 1
+    assert 0.99 < (slopes * expected).sum(1)[:, inside].mean() < cosine[:, inside].mean()
+
+
+def sphere_normals(perspective: bool) -> torch.Tensor:
+    """-> (3, H, W) of the sphere about the origin, from any side."""
+    z = (reference(SPHERE, SIZE, perspective)[0] - FAR) / (1 - FAR) * 2 - 1
+    middle = (2 * (torch.arange(SIZE) + 0.5) / SIZE - 1) / FILL
+    y, x = torch.meshgrid(-middle, middle, indexing="ij")
+    if perspective:
+        x, y = (part * (3 - z) / math.sqrt(8) for part in (x, y))
+    return torch.stack([x, y, z]) / SPHERE
+
+
+def test_normals_that_are_zero_or_broken_face_the_viewer():
+    points = torch.cat([plane(0.8, 0.8, 0.0), torch.zeros(3600, 3)], 1)
+    points[::7, 3:] = torch.nan
+    image = render_points(points[None], size=64, mode="normal", normals=True, rig="ten")[0, 0]
+    torch.testing.assert_close(image[:, 32, 32], torch.tensor([0.5, 0.5, 1.0]))
+    shaded = render_points(points[None], size=64, mode="shaded", normals=True, rig="ten")[0, 0]
+    facing_light = point_views.normal_image(
+        torch.tensor([0.0, 0, 1]).view(1, 1, 3, 1, 1), torch.ones(1, 1, 1, 1), "shaded"
+    )
+    torch.testing.assert_close(shaded[:, 32, 32], facing_light.flatten())
+
+
+@pytest.mark.parametrize("mode", ["depth", "shaded", "normal"])
+def test_cloud_by_cloud_and_all_at_once_are_the_same(mode, monkeypatch):
+    clouds = torch.stack([cloud(solid, 2000) for solid in SOLIDS.values()])
+    lengths = torch.tensor([2000, 1500, 700])
+    one_by_one = render_points(clouds, size=48, mode=mode, lengths=lengths, normals=True)
+    monkeypatch.setattr(point_views, "PIECE", {})
+    at_once = render_points(clouds, size=48, mode=mode, lengths=lengths, normals=True)
+    assert torch.equal(one_by_one, at_once)
+    assert torch.equal(one_by_one, render_points(clouds, size=48, mode=mode, lengths=lengths, normals=True))
+    assert not torch.equal(one_by_one, render_points(clouds, size=48, mode=mode, lengths=lengths, splat=0.1))
+
+
+def test_splats_of_dense_clouds_are_smaller_unless_one_is_given():
+    sparse, dense = plane(0.5, 0.5, 0.0, count=32), plane(0.5, 0.5, 0.0, count=100)
+    widths = [(front(points) > 0).any(0).sum().item() for points in (sparse, dense)]
+    # Two more pixels, one at each side.
+    assert widths[0] == widths[1] + 2
+    assert (front(dense, splat=0.02) > 0).any(0).sum().item() == widths[0]
+
+
+def test_dense_clouds_keep_slits_open_unless_something_lies_behind():
+    bars = torch.cat([plane(0.3, 1.0, 0.0, x=-0.2, count=80), plane(0.3, 1.0, 0.0, x=0.21, count=80)])
+    middle = SIZE // 2
+    assert front(bars)[middle, middle] == 0
+    assert front(bars, gap=0.06)[middle, middle] > 0
+    wall = plane(1.0, 1.0, 0.5, count=80)
+    image = front(torch.cat([bars, wall]))
+    assert image[middle, middle] == image[middle, middle - 10] > image[middle, middle - 26] > 0
+
+
+def test_channels_that_are_not_asked_for_are_ignored():
+    points = cloud(LETTER_L, 1000)[None]
+    wide = torch.cat([points, torch.full((1, 1000, 2), torch.nan)], 2)
+    assert torch.equal(render_points(points[..., :3], size=32), render_points(wide, size=32))
+    with_normals = render_points(points, size=32, mode="normal", normals=True)
+    assert torch.equal(with_normals, render_points(wide, size=32, mode="normal", normals=True))
+    assert torch.equal(
+        render_points(points, size=32), render_points(wide, size=32, mode="depth", normals=True)
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"mode": "photo"}, "mode"),
+        ({"mode": "normals"}, "did you mean normal"),
+        ({"normals": True}, r"\(B, P, 6\)"),
         ({"rig": "dome"}, "rig"),
         ({"rig": "ten", "num_views": 6}, "10 cameras"),
         ({"num_views": 0}, "num_views"),
