@@ -2,14 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pointvit.statistics import mean_interval, t_quantile
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 101])
-@pytest.mark.parametrize("probability", [0.5, 0.9, 0.975, 0.9995])
-def test_quantiles_of_student(freedom, probability):
-    expected = stats.t.ppf(probability, freedom)
-    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+from pointvit.statistics import mean_interval
 
 
 def test_mean_and_interval():
@@ -34,9 +27,3 @@ def test_paired_differences_can_be_narrower_than_either():
 def test_one_run_has_no_interval(values):
     with pytest.raises(ValueError, match=f"an interval needs at least 2 runs, got {len(values)}"):
         mean_interval(values)
-
-
-def test_wrong_arguments():
-    for probability, freedom in ((0.3, 4), (1.0, 4), (0.9, 0)):
-        with pytest.raises(ValueError, match="expected a probability"):
-            t_quantile(probability, freedom)
