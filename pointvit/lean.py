@@ -123,7 +123,7 @@ class _Largest(Function):
             chosen = torch.eq(place[rows, None].to(x.dtype), from_end, out=x.new_empty(0))
             chosen = chosen.mul_(gradient[rows, None])
             of_weight += _products(chosen, entered)
-            if enter is None:
+            if enter is None or of_enter is None or of_group is None:
                 torch.matmul(chosen, weight, out=of_x[rows])
                 continue
             of_entered = torch.ops.aten.threshold_backward(chosen @ weight, entered, 0)

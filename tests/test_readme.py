@@ -56,7 +56,7 @@ def test_links_and_pictures_exist(page: Path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_configs_exist(page: Path):
     text = page.read_text(encoding="utf-8")
-    for line in re.findall(r"^pointvit .*$", text, flags=re.MULTILINE):
+    for line in re.findall(r"^pointvit .*$", text.replace("\\\n", " "), flags=re.MULTILINE):
         words = shlex.split(line)
         assert words[1] in COMMANDS, line
     for config in re.findall(r"configs/\w+\.yaml", text):

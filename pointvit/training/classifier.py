@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-import torch
 import torch.nn.functional as F
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from pointvit.checkpoints.saving import describe, load_training_checkpoint
@@ -25,16 +19,16 @@ from pointvit.training.calibration import CLOUDS, calibrate_tokens, image_encode
 from pointvit.training.checks import check_classes, check_fit, check_transfer
 from pointvit.training.initial import CONTROLS, INITS, initialise
 from pointvit.training.metrics import Scores
-from pointvit.training.optim import parameter_groups, warmup_cosine
+from pointvit.training.optim import parameter_groups
+from pointvit.training.steps import SteppedModule, check_rates
 from pointvit.training.transfer import TRANSFER_MODES, apply_transfer, reapply_transfer, resolve
 from pointvit.training.voting import protocol, vote
 from pointvit.variants import create_with_report, list_models
 
 logger = logging.getLogger(__name__)
-_LOSSES_AT_A_TIME = 20
 
 
-class PointClassifier(pl.LightningModule):
+class PointClassifier(SteppedModule):
     """Cross-entropy training with AdamW, warm-up and cosine; OA and mAcc on validation and test."""
 
     model: ViT
@@ -82,11 +76,7 @@ class PointClassifier(pl.LightningModule):
             calibrate_tokens: give point tokens the mean and deviation of the checkpoint's image tokens.
         """
         super().__init__()
-        if not (lr > 0 and weight_decay >= 0 and trunk_lr_scale >= 0 and warmup_epochs >= 0):
-            raise ValueError(
-                "model.lr must be positive and weight_decay, trunk_lr_scale, warmup_epochs not negative, got "
-                f"{lr}, {weight_decay}, {trunk_lr_scale} and {warmup_epochs}"
-            )
+        check_rates(lr, weight_decay, trunk_lr_scale, warmup_epochs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"model.label_smoothing must lie in [0, 1), got {label_smoothing}")
         if not 0 < layer_decay <= 1:
@@ -109,7 +99,6 @@ class PointClassifier(pl.LightningModule):
         self.votes = votes
         self.class_names: list[str] = []
         self.scores: Scores | None = None
-        self._losses: list[tuple[int, int, Tensor]] = []
 
     def configure_model(self) -> None:
         """Lightning's hook: builds the model unless :meth:`build` was called before."""
@@ -178,64 +167,19 @@ class PointClassifier(pl.LightningModule):
         model.meta.up_axis = dataset.up_axis
         return model
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        options = self.hparams
+    def parameter_groups(self) -> list[dict[str, Any]]:
         names = ("lr", "weight_decay", "trunk_lr_scale", "layer_decay")
-        rates = {name: options[name] for name in names}
-        groups = parameter_groups(self.model, **rates, matrices=self.matrices)
-        # One kernel for all parameters; Lightning's mixed precision does not clip gradients beside it.
-        optimizer = torch.optim.AdamW(groups, fused="mixed" not in str(self.trainer.precision))
-        total = int(self.trainer.estimated_stepping_batches)
-        warmup = round(options["warmup_epochs"] * total / max(1, self.trainer.max_epochs or 1))
-        scheduler = warmup_cosine(optimizer, warmup, total)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Lightning's hook, which refuses to clip sharded gradients by their norm: only FSDP knows it."""
-        sharded = self.trainer.strategy.model
-        if gradient_clip_val and isinstance(sharded, FullyShardedDataParallel):
-            sharded.clip_grad_norm_(gradient_clip_val)
-        else:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        return parameter_groups(self.model, *(self.hparams[name] for name in names))
 
     def forward(self, points: Tensor) -> Tensor:
         return self.model(points)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout and stochastic depth are a function of (seed, batch), so that a resumed run repeats them.
-        step = self.trainer.fit_loop.total_batch_idx
-        torch.manual_seed(step_seed(self.hparams["seed"], step, self.global_rank, stream=3))
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         points, labels = batch
         loss = F.cross_entropy(self(points), labels, label_smoothing=self.hparams["label_smoothing"])
-        self._watch(loss.detach(), batch_idx)
+        self.watch(loss.detach(), batch_idx)
         self.log("train/loss", loss, prog_bar=True, on_step=True, on_epoch=True, batch_size=len(labels))
         return loss
-
-    def _watch(self, loss: Tensor, batch_idx: int) -> None:
-        """Stops at a loss that is not finite, and names the batch.
-
-        On a GPU the question would make the host wait for the device in every step. There the losses are kept
-        and looked at together, every so many steps and at the end of an epoch.
-        """
-        self._losses.append((self.global_step, batch_idx, loss))
-        last = self.trainer.is_last_batch
-        if _reading_waits(loss) and not last and len(self._losses) < _LOSSES_AT_A_TIME:
-            return
-        values = torch.stack([value for _, _, value in self._losses]).tolist()
-        for (step, batch, _), value in zip(self._losses, values, strict=True):
-            if not math.isfinite(value):
-                raise FloatingPointError(
-                    f"the loss became {value} at epoch {self.current_epoch}, batch {batch} (step {step}); "
-                    "lower model.lr or use trainer.precision=32-true"
-                )
-        self._losses.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         points, labels = batch
@@ -296,7 +240,3 @@ class PointClassifier(pl.LightningModule):
                 "PointClassifier takes its classes from a PointCloudDataModule: trainer.fit(module, data)"
             )
         return data
-
-
-def _reading_waits(loss: Tensor) -> bool:
-    return loss.device.type != "cpu"

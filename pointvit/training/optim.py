@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from pointvit.tokenizers import ImageTokenizer
@@ -78,6 +78,14 @@ def _factors(model: nn.Module, trunk_lr_scale: float, layer_decay: float) -> Cal
 def _block_of(name: str) -> int | None:
     match = re.match(r"trunk\.blocks\.(\d+)\.", name)
     return None if match is None else int(match[1])
+
+
+def adamw(groups: list[dict[str, Any]], scaled: bool = False) -> AdamW:
+    """AdamW as one kernel for all parameters; ``scaled``: with float16's gradient scaler, as many kernels."""
+    optimizer = AdamW(groups, fused=not scaled)
+    # Without a scaler nothing is unscaled, in the kernel or before it. Lightning asks this before it clips.
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    return optimizer
 
 
 def warmup_cosine(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:

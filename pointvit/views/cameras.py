@@ -107,6 +107,7 @@ class Cameras:
         r = self.rotations.detach().cpu()
         if r.ndim != 3 or r.shape[1:] != (3, 3) or not len(r) or not r.is_floating_point():
             raise ValueError(f"expected rotations of shape (V, 3, 3), got {tuple(r.shape)} of {r.dtype}.")
+        r = r.double()  # which autocast leaves alone
         proper = torch.allclose(r @ r.mT, torch.eye(3).to(r), atol=1e-3) and bool(
             (torch.linalg.det(r) > 0).all()
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 import pointvit
 from pointvit.data.module import PointCloudDataModule
 from pointvit.data.transforms import Compose
-from pointvit.training import classifier
+from pointvit.training import steps as module_steps
 from pointvit.training.callbacks import callbacks
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.cli import quiet
@@ -158,7 +158,7 @@ def test_loss_that_is_not_finite_names_the_batch(data, tmp_path, monkeypatch):
 
 def test_losses_that_are_looked_at_together_name_the_first_bad_batch(data, tmp_path, monkeypatch):
     """As on a GPU, where every look would wait for the device."""
-    monkeypatch.setattr(classifier, "_reading_waits", lambda loss: True)
+    monkeypatch.setattr(module_steps, "_reading_waits", lambda loss: True)
     forward, steps = PointClassifier.forward, []
 
     def poisoned(self: PointClassifier, points: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def test_losses_that_are_looked_at_together_name_the_first_bad_batch(data, tmp_p
         trainer(tmp_path).fit(PointClassifier(settings=SETTINGS), data)
     assert steps[-1] == 7, "looked at when the epoch ended"
     steps.clear()
-    monkeypatch.setattr(classifier, "_LOSSES_AT_A_TIME", 2)
+    monkeypatch.setattr(module_steps, "_LOSSES_AT_A_TIME", 2)
     with pytest.raises(FloatingPointError, match=re.escape("at epoch 1, batch 1 (step 5)")):
         trainer(tmp_path).fit(PointClassifier(settings=SETTINGS), data)
     assert steps[-1] == 5
