@@ -18,6 +18,7 @@ from torch import nn
 
 import pointvit
 from pointvit.training.memory import keep_freed_memory
+from pointvit.training.optim import adamw
 
 POINTS, STEPS = 1024, 20
 
@@ -48,7 +49,8 @@ def run_arm(arm: Arm, batch: int, depth: int) -> None:
     model.trunk.grad_checkpointing = arm.grad_checkpointing
     if not arm.ours:
         model = textbook.load(textbook.PointEncoder(depth=depth), model)
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, weight_decay=0.05)
+    group = {"params": list(model.train().parameters()), "lr": 1e-4, "weight_decay": 0.05}
+    optimizer = adamw([group]) if arm.ours else torch.optim.AdamW([group])
     batches = zip(*(t.split(batch) for t in made_clouds(batch * STEPS, POINTS)), strict=True)
 
     def steps() -> None:
@@ -56,9 +58,9 @@ def run_arm(arm: Arm, batch: int, depth: int) -> None:
             if arm.turned:
                 clouds, labels = clouds.flip(0), labels.flip(0)
             start = time.perf_counter()
+            optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
                 loss = F.cross_entropy(model(clouds), labels)
-            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss.item()}), flush=True)

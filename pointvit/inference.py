@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 UP_AXES = ("auto", "y", "z")
 BATCH_SIZE = 32
+TOGETHER = 16
+"""Clouds of one forward pass where there are many: fewer are slower for each (docs/performance.md)."""
 READING_THREADS = 4
 BATCH_POINTS = 2**20
 """A batch has no more points than this, however many clouds are asked for."""
@@ -104,6 +106,10 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """As :func:`answers`, with the error in the place of an answer where a source cannot be used.
 
+    Of several sources, those with as many points as in training, as most are after thinning, go through the
+    model 16 at a time whatever the batch size: their answers are the same to the last digit. For others the
+    last digit may depend on what else was in the batch.
+
     Files are read in threads while the model runs. Clouds of equally many points go through it together;
     the outcomes come in the order of the sources all the same, each after its warnings.
 
@@ -117,8 +123,12 @@ def outcomes(
     ready: dict[int, tuple[list[str], Outcome]] = {}
     given = 0
 
+    def is_fixed(size: int) -> bool:
+        return len(sources) > 1 and size == model.meta.num_points and size * TOGETHER <= BATCH_POINTS
+
     def run(group: list[tuple[int, _Loaded]]) -> None:
-        found = _answer_all(model, [loaded for _, loaded in group], top)
+        together = TOGETHER if is_fixed(group[0][1].frames.shape[1]) else None
+        found = _answer_all(model, [loaded for _, loaded in group], top, together)
         ready.update({i: (loaded.notes, outcome) for (i, loaded), outcome in zip(group, found, strict=True)})
 
     def in_order() -> Iterator[Outcome]:
@@ -134,7 +144,8 @@ def outcomes(
         if isinstance(loaded, _Loaded):
             size = loaded.frames.shape[1]
             waiting.setdefault(size, []).append((i, loaded))
-            if len(waiting[size]) >= max(1, min(batch_size, BATCH_POINTS // size)):
+            wanted = max(batch_size, TOGETHER) if is_fixed(size) else batch_size
+            if len(waiting[size]) >= max(1, min(wanted, BATCH_POINTS // size)):
                 run(waiting.pop(size))
             elif sum(map(len, waiting.values())) >= 4 * batch_size:
                 # Clouds of many sizes: the oldest go, so that answers do not wait for the last file.
@@ -259,10 +270,12 @@ def _framed(model: ViT, cloud: Tensor, notes: list[str], up: str | None, name: s
     return _Loaded(name, notes, axes, torch.stack([into_frame(model, cloud, axis) for axis in axes]))
 
 
-def _answer_all(model: ViT, clouds: Sequence[_Loaded], top: int) -> list[Outcome]:
-    """Clouds of equally many points and axes -> the outcome of each."""
+def _answer_all(
+    model: ViT, clouds: Sequence[_Loaded], top: int, together: int | None = None
+) -> list[Outcome]:
+    """Clouds of equally many points and axes -> the outcome of each; see :func:`_forward`."""
     frames = torch.stack([cloud.frames for cloud in clouds])
-    embeddings, probabilities = _forward(model, rearrange(frames, "b a p c -> (b a) p c"))
+    embeddings, probabilities = _forward(model, rearrange(frames, "b a p c -> (b a) p c"), together)
     by_cloud = (rearrange(rows, "(b a) k -> b a k", b=len(clouds)) for rows in (embeddings, probabilities))
     return [
         _outcome(model, cloud, embedding, probability, top)
@@ -292,13 +305,27 @@ def _outcome(model: ViT, cloud: _Loaded, embeddings: Tensor, probabilities: Tens
 
 
 @torch.inference_mode()
-def _forward(model: ViT, clouds: Tensor) -> tuple[Tensor, Tensor]:
-    """``(B, P, C) -> (B, F), (B, K)`` on the CPU: what the head is applied to, and probabilities."""
+def _forward(model: ViT, clouds: Tensor, together: int | None) -> tuple[Tensor, Tensor]:
+    """``(B, P, C) -> (B, F), (B, K)`` on the CPU: what the head is applied to, and probabilities.
+
+    ``together``: always so many at a time, the last filled up with copies. Matrix products round in another
+    way for another number of rows, and this is how an answer does not depend on its neighbours.
+    """
     training = model.training
     model.eval()
     try:
-        tokens = model.forward_features(clouds.to(next(model.parameters()).device))
-        embeddings = model.forward_head(tokens, pre_logits=True)
-        return embeddings.float().cpu(), model.head(embeddings).float().softmax(dim=1).cpu()
+        pieces = [clouds] if together is None else _filled(clouds, together).split(together)
+        embeddings, probabilities = zip(*(_embed(model, piece) for piece in pieces), strict=True)
+        return torch.cat(embeddings)[: len(clouds)], torch.cat(probabilities)[: len(clouds)]
     finally:
         model.train(training)
+
+
+def _filled(clouds: Tensor, together: int) -> Tensor:
+    return torch.cat([clouds, clouds[-1:].expand(-len(clouds) % together, -1, -1)])
+
+
+def _embed(model: ViT, clouds: Tensor) -> tuple[Tensor, Tensor]:
+    tokens = model.forward_features(clouds.to(next(model.parameters()).device))
+    embeddings = model.forward_head(tokens, pre_logits=True)
+    return embeddings.float().cpu(), model.head(embeddings).float().softmax(dim=1).cpu()

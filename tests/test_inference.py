@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pointvit
+from pointvit import inference
 from pointvit.inference import Answer, answers, load_cloud, outcomes, predict
 
 CLASSES = ["chair", "lamp", "table"]
@@ -173,6 +174,20 @@ def test_a_batch_of_any_size_gives_each_cloud_its_own_answer(model, up):
             assert one.up_axis == other.up_axis
             torch.testing.assert_close(one.probabilities, other.probabilities, atol=1e-6, rtol=0)
             torch.testing.assert_close(one.embedding, other.embedding, atol=1e-5, rtol=0)
+
+
+def test_answers_do_not_depend_on_the_batch_to_the_last_digit(model, monkeypatch):
+    clouds = [np.random.default_rng(i).normal(size=(90 if i % 2 else 64, 3)) for i in range(21)]
+    expected = list(answers(model, clouds, batch_size=64))
+    passes = []
+    forward = model.forward_features
+    monkeypatch.setattr(model, "forward_features", lambda x: passes.append(len(x)) or forward(x))
+    for batch_size in (1, 5, 33):
+        found = list(answers(model, clouds[::-1], batch_size=batch_size))[::-1]
+        for one, other in zip(expected, found, strict=True):
+            assert torch.equal(one.probabilities, other.probabilities)
+            assert torch.equal(one.embedding, other.embedding)
+    assert set(passes) == {inference.TOGETHER}
 
 
 def test_clouds_of_ever_other_sizes_do_not_wait_for_the_last(model):
