@@ -75,8 +75,8 @@ class MiniPointNet(nn.Module):
         if is_lean:
             return lean.largest_of_mlp(hidden, weight, per_group, out.weight, out.bias)
         mixed = linear(hidden, weight)
-        mixed.add_(per_group[:, None].to(mixed.dtype))  # no backward pass asks for what it was before
-        mixed = F.relu_(mixed if _is_plain(norm2) else _per_channel(norm2, mixed))
+        mixed = mixed + per_group[:, None].to(mixed.dtype)
+        mixed = F.relu(mixed if _is_plain(norm2) else _per_channel(norm2, mixed))
         return _largest(linear(mixed, out.weight, out.bias))
 
 
@@ -174,7 +174,7 @@ class _Moments(Function):
         x, mean = ctx.saved_tensors
         symmetric = (of_covariance + of_covariance.T) / (x.shape[0] * x.shape[1])
         per_group = of_means / x.shape[1] - mean @ symmetric
-        return (x @ symmetric.to(x.dtype)).add_(per_group[:, None].to(x.dtype))
+        return linear(x, symmetric.to(x.dtype)).add_(per_group[:, None].to(x.dtype))
 
 
 def _per_channel(norm: nn.Module, x: Tensor) -> Tensor:
