@@ -80,6 +80,17 @@ def refuse_other_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
         raise FileExistsError(f"{folder}: exists and is not a saved model; choose another folder")
 
 
+def check_place(path: Path) -> None:
+    """Raises OSError if the folder that ``path`` is to be in cannot be made or written to, as far as can be told."""
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path}: {folder} is a file, expected a folder to write to")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{path}: the folder {folder} may not be written to; choose another one")
+
+
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
     """Errors of the disk name what was asked for, not the temporary file."""

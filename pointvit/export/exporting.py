@@ -191,13 +191,7 @@ def _check_model(model: ViT, num_points: int | None) -> None:
 
 def _check_folder(path: Path) -> None:
     """As far as can be told before minutes are spent."""
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise NotADirectoryError(f"{path}: {folder} is a file, expected a folder to write to")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"{path}: the folder {folder} may not be written to; choose another one")
+    check_place(path)
     if path.is_dir():
         raise FileExistsError(f"{path}: is a folder, expected the name of a file")
 

@@ -71,15 +71,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -
     return Part(markup)
 
 
-def figure(drawn: Figure, alt: str, caption: str) -> Part:
+def figure(drawn: Figure | str, alt: str, caption: str) -> Part:
     """A Matplotlib figure as inline SVG.
 
     Args:
-        drawn: made by :func:`pointvit.plots.new_figure`.
+        drawn: made by :func:`pointvit.plots.new_figure`, or its SVG as :func:`svg` gives it.
         alt: what it shows, for those who do not see it.
         caption: shown below it.
     """
-    source = svg(drawn)
+    source = drawn if isinstance(drawn, str) else svg(drawn)
 
     def markup(name: str) -> str:
         picture = _inline(source, name, alt)

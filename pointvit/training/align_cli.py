@@ -8,14 +8,16 @@ from pathlib import Path
 from pytorch_lightning.callbacks import LearningRateMonitor, RichProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser
 
-from pointvit.checkpoints.files import read_torch
 from pointvit.checkpoints.saving import is_saved, load_training_checkpoint, save
-from pointvit.checkpoints.writing import refuse_other_folder
+from pointvit.checkpoints.writing import check_place, refuse_other_folder
 from pointvit.training.alignment import AlignmentData, PointAligner
 from pointvit.training.callbacks import BestCheckpoint
-from pointvit.training.cli import PointVitCLI, running, trainer_defaults
+from pointvit.training.checks import check_resumed
+from pointvit.training.cli import PointVitCLI, SavedConfig, running, trainer_defaults
 
 logger = logging.getLogger(__name__)
+KEPT = ("model", "pretrained", "settings", "lr", "weight_decay", "trunk_lr_scale")
+"""Settings of which a checkpoint's hold when an alignment goes on, whatever is given."""
 
 
 class AlignCLI(PointVitCLI):
@@ -23,7 +25,7 @@ class AlignCLI(PointVitCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.seed", "model.seed")
-        parser.add_argument("--teacher", type=str, required=True, help="a 2D ViT checkpoint to learn from")
+        parser.add_argument("--teacher", type=str, default="", help="a 2D ViT checkpoint to learn from")
         parser.link_arguments("teacher", "model.teacher")
         parser.add_argument("--output", type=str, required=True, help="folder for the aligned point encoder")
         parser.add_argument(
@@ -33,9 +35,12 @@ class AlignCLI(PointVitCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
+        if not self.config.teacher:
+            raise ValueError("align needs --teacher, a 2D ViT checkpoint to learn from")
         refuse_other_folder(Path(self.config.output), is_saved)
+        check_place(Path(self.config.output))
         if self.config.ckpt_path is not None:
-            read_torch(Path(self.config.ckpt_path))
+            check_resumed(Path(self.config.ckpt_path), self.config.model.as_dict(), PointAligner, KEPT)
 
     def align(self) -> None:
         """Trains, then writes the encoder of the lowest validation loss to ``output``."""
@@ -43,6 +48,8 @@ class AlignCLI(PointVitCLI):
         self.trainer.fit(self.model, self.datamodule, ckpt_path=self.config.ckpt_path)
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        if not self.trainer.global_step:
+            raise ValueError("no step was taken, so nothing is aligned: look at trainer.max_epochs and its limits")
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
         model = load_training_checkpoint(best) if best else self.model.model.cpu().eval()
         folder = save(model, self.config.output)
@@ -65,6 +72,7 @@ def run_alignment(args: list[str]) -> None:
         AlignCLI(
             PointAligner,
             AlignmentData,
+            save_config_callback=SavedConfig,
             run=False,
             seed_everything_default=0,
             trainer_defaults={**trainer_defaults(), "max_epochs": 2, "callbacks": callbacks},

@@ -15,6 +15,7 @@ from pointvit.data.module import Batch, PointCloudDataModule
 from pointvit.model import ViT
 from pointvit.ops import knn
 from pointvit.training.agreement import PATCH_LOSSES, PairScores, contrastive_loss, cosine_loss
+from pointvit.training.checks import check_settings
 from pointvit.training.initial import INITS, initialise
 from pointvit.training.optim import parameter_groups
 from pointvit.training.steps import SteppedModule, check_rates
@@ -181,15 +182,17 @@ class PointAligner(SteppedModule):
     ) -> ViT:
         options = self.hparams
         named = options["model"] != "auto"
-        settings = {"num_classes": 0, "in_chans": clouds.points.shape[2], **(options["settings"] or {})}
+        given = {"num_classes": 0, "in_chans": clouds.points.shape[2]}
+        settings = {**given, **(options["settings"] or {})}
+        check_settings(settings, given)
         source = options["pretrained"] or options["teacher"]
         if named and options["student_init"] == "scratch":
             source = None  # no checkpoint is needed to describe it
         model, report = create_with_report(options["model"], source, None if named else "points", settings)
-        if model.config.modality != "points" or model.num_classes:
+        if model.config.modality != "points":
             raise ValueError(
-                f"model.model={options['model']} with these settings is no point encoder without a head; "
-                "choose auto, or a name of pointvit.list_models('pointvit')"
+                f"model.model={options['model']} is no point encoder; choose auto, or a name of "
+                "pointvit.list_models('pointvit')"
             )
         if report is not None:
             initialise(model, options["student_init"], report.loaded, options["seed"])

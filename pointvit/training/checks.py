@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,32 @@ def check_fit(
             logger.warning("%s: %s was %s in training, now it is %s", checkpoint, what, before, now)
 
 
+def check_resumed(
+    checkpoint: Path, given: Mapping[str, Any], module: type, kept: Collection[str] | None = None
+) -> None:
+    """Refuses to go on with another transfer mode, and warns of all else that is asked for in vain.
+
+    Args:
+        checkpoint: of the training that goes on; what it has wins over what is given.
+        given: settings of the module; those that are as by default are not asked for.
+        module: the class that they are of.
+        kept: names of the settings that the checkpoint keeps; all by default.
+    """
+    saved = read_torch(checkpoint).get("hyper_parameters", {})
+    defaults = {name: of.default for name, of in inspect.signature(module).parameters.items()}
+    asked = {name: value for name, value in given.items() if value != defaults[name]}
+    if asked.keys() & {"transfer", "transfer_options"}:
+        check_transfer(checkpoint, given["transfer"], given["transfer_options"] or {})
+    names = saved.keys() if kept is None else saved.keys() & set(kept)
+    vain = [
+        f"model.{name}={value} (it was {saved[name]})"
+        for name, value in asked.items()
+        if name in names and value != saved[name]
+    ]
+    if vain:
+        logger.warning("%s: goes on as it began; not used: %s", checkpoint, ", ".join(vain))
+
+
 def check_transfer(checkpoint: str | Path, mode: str, options: dict[str, Any]) -> None:
     """Refuses to go on with another transfer mode: the optimizer in the checkpoint holds other parameters."""
     saved = read_torch(Path(checkpoint)).get("hyper_parameters", {})
@@ -48,11 +76,26 @@ def check_transfer(checkpoint: str | Path, mode: str, options: dict[str, Any]) -
         )
 
 
+def check_settings(settings: Mapping[str, Any], fixed: Mapping[str, int]) -> None:
+    """Raises ValueError if a setting of the model contradicts what data and task make of it."""
+    for name, value in fixed.items():
+        if settings[name] != value:
+            raise ValueError(
+                f"model.settings: {name} is {value} here, got {settings[name]}; leave it out"
+            )
+
+
 def check_classes(trained: list[str], given: list[str], checkpoint: str) -> None:
     if trained != given:
+        other = [name for name in trained if name not in given], [name for name in given if name not in trained]
+        told = " and ".join(
+            f"{_short(names)} {where}"
+            for names, where in zip(other, ("only there", "only here"), strict=True)
+            if names
+        )
         raise ValueError(
-            f"{checkpoint}: was trained on the classes {_short(trained)}, the data has {_short(given)}; "
-            "use the data set it was made for"
+            f"{checkpoint}: was trained on the classes {_short(trained)}, the data has {_short(given)} "
+            f"({told or 'in another order'}); use the data set it was made for"
         )
 
 

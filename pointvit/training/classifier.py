@@ -16,7 +16,7 @@ from pointvit.data.dataset import PointCloudDataset
 from pointvit.data.module import Batch, PointCloudDataModule, step_seed
 from pointvit.model import ViT
 from pointvit.training.calibration import CLOUDS, calibrate_tokens, image_encoder
-from pointvit.training.checks import check_classes, check_fit, check_transfer
+from pointvit.training.checks import check_classes, check_fit, check_settings, check_transfer
 from pointvit.training.initial import CONTROLS, INITS, initialise
 from pointvit.training.metrics import Scores
 from pointvit.training.optim import parameter_groups
@@ -148,6 +148,7 @@ class PointClassifier(SteppedModule):
         options = self.hparams
         given = {"num_classes": len(dataset.class_names), "in_chans": dataset.points.shape[2]}
         settings = {**given, **(options["settings"] or {})}
+        check_settings(settings, given)
         tokenizer = settings.pop("tokenizer", "points" if options["model"] == "auto" else None)
         model, report = create_with_report(options["model"], options["pretrained"], tokenizer, settings)
         if model.config.modality != "points":

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from jsonargparse import ArgumentError
 from pytorch_lightning.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -22,6 +22,7 @@ from pointvit.checkpoints.files import read_torch
 from pointvit.data.module import PointCloudDataModule
 from pointvit.training.averaging import AveragedWeights, check_averaging
 from pointvit.training.callbacks import callbacks
+from pointvit.training.checks import check_resumed
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.memory import keep_freed_memory
 
@@ -47,6 +48,14 @@ SWITCHES: dict[str, type[Callback]] = {
 }
 
 
+class SavedConfig(SaveConfigCallback):
+    """``config.yaml`` beside the logs, and nowhere where there are none."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if trainer.loggers:
+            super().setup(trainer, pl_module, stage)
+
+
 class PointVitCLI(LightningCLI):
     """LightningCLI without its ``predict``, with loggers below ``trainer.default_root_dir``.
 
@@ -70,7 +79,10 @@ class PointVitCLI(LightningCLI):
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
         command = self.config.subcommand
-        _check_checkpoint(command, self.config[command].ckpt_path)
+        options = self.config[command]
+        _check_checkpoint(command, options.ckpt_path)
+        if command == "fit" and options.ckpt_path is not None:
+            check_resumed(Path(options.ckpt_path), options.model.as_dict(), PointClassifier)
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         config = self._get(self.config_init, "trainer")
@@ -137,6 +149,7 @@ def run_lightning(args: list[str]) -> None:
         PointVitCLI(
             PointClassifier,
             PointCloudDataModule,
+            save_config_callback=SavedConfig,
             seed_everything_default=0,
             trainer_defaults=defaults,
             parser_kwargs={
@@ -158,10 +171,8 @@ def running(checkpoint: ModelCheckpoint) -> Iterator[None]:
     keep_freed_memory()
     torch.set_float32_matmul_precision("high")
     try:
-        with quiet(), messages():
+        with quiet(), messages(), sentences():
             yield
-    except (ArgumentError, MisconfigurationException) as error:
-        raise ValueError(" ".join(str(error).split())) from error
     except SystemExit as end:
         # Lightning turns Ctrl-C into an exit.
         if not isinstance(end.__context__, KeyboardInterrupt):
@@ -169,6 +180,21 @@ def running(checkpoint: ModelCheckpoint) -> Iterator[None]:
         last = checkpoint.last_model_path
         hint = f"continue with --ckpt_path {last}" if last else "before the first checkpoint"
         raise InterruptedError(f"interrupted; {hint}") from None
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Errors of jsonargparse and Lightning about options as ValueError of one line."""
+    try:
+        yield
+    except (ArgumentError, MisconfigurationException) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except ValueError as error:
+        # Where an option may be None, what its class said is behind a list of all that was tried.
+        cause = error.__cause__
+        if isinstance(cause, ValueError) and str(error).startswith("Does not validate against"):
+            raise ValueError(str(cause)) from error
+        raise
 
 
 @contextmanager
