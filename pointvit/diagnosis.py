@@ -47,6 +47,22 @@ def environment() -> list[tuple[str, str]]:
     return [*rows, ("speed", _speed())]
 
 
+def usable_device(name: str) -> str:
+    """The device of that name; ``auto`` is a GPU where there is one.
+
+    Raises:
+        ValueError: for a name that torch does not know, or a device that is not there.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:  # torch's own for a device that is not there
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used ({reason}); use cpu") from error
+    return name
+
+
 def fast_bf16(device: str = "cpu") -> bool:
     """Whether bfloat16 matrix products are native there."""
     if device == "cuda":

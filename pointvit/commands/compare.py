@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pointvit.model import ViT
 
 SIZE = 224
-"""Pixels of a view, unless the image encoder was made for fewer."""
+"""Pixels of a view, unless the image encoder was made for fewer or its patches do not fit in."""
+SEEDS = 2**32
 
 
 def run(args: list[str]) -> int:
@@ -30,6 +32,7 @@ def run(args: list[str]) -> int:
         description="Looks at objects as images and as points, through an image and a point encoder on one "
         "kind of trunk, and writes a page on what the two do alike, layer by layer. Without a point model, "
         "the point encoder is an untuned one on the image encoder's trunk.",
+        exit_on_error=False,
     )
     parser.add_argument("image", help="a 2D checkpoint (any source), a saved image encoder, or a saved pair")
     parser.add_argument(
@@ -67,21 +70,23 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(args)
-
-    import torch
+    try:
+        options = parser.parse_args(args)
+    except ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
     from pointvit.compare.report import check_folder, compare, described, prepare, write
     from pointvit.compare.subjects import find_subjects
+    from pointvit.diagnosis import usable_device
 
+    if not 0 <= options.seed < SEEDS:
+        raise ValueError(f"--seed must lie between 0 and {SEEDS - 1}, got {options.seed}")
     check_folder(options.output)
+    device = usable_device(options.device)
     started = time.monotonic()
     subjects = find_subjects(options.image, options.points, options.activation, options.seed)
     views, request = _views(options, subjects), _request(options, subjects.points)
     fit, objects, views = prepare(subjects, request, views)
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     subjects = _with_axis(subjects, objects.data.up_axis).to(device)
     with _bars() as told:
         found = compare(subjects, fit, objects, views, request, told)
@@ -102,7 +107,8 @@ def _views(options: Namespace, subjects: Subjects) -> Views:
         raise ValueError(f"--views must be at least 1, got {options.views}")
     size = options.view_size
     if size is None:
-        size = min(SIZE, *subjects.patches.img_size)
+        size, patch = min(SIZE, *subjects.patches.img_size), math.lcm(*subjects.patches.patch_size)
+        size -= size % patch
     num_views = options.views
     if options.rig != "circle" and num_views == 1:
         from pointvit.views import camera_rotations
@@ -124,7 +130,7 @@ def _request(options: Namespace, points: ViT) -> Request:
         root=options.root,
         split=options.split,
         objects=options.objects,
-        num_points=options.num_points or points.meta.num_points or 1024,
+        num_points=points.meta.num_points or 1024 if options.num_points is None else options.num_points,
         normals=channels == 6,
         up_axis=options.up_axis,
         meshes=options.meshes,

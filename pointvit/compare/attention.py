@@ -136,7 +136,7 @@ def attention_rollout(weights: Sequence[Tensor]) -> Tensor:
     Raises:
         ValueError: for no layer at all, or shapes that are not one and the same ``(B, H, T, T)`` up to H.
     """
-    if not weights:
+    if len(weights) == 0:  # a tensor, which is no sequence of layers, has its own error below
         raise ValueError("attention rollout needs the weights of at least one layer, got none")
     first = weights[0].shape
     for layer in weights:

@@ -22,6 +22,9 @@ LOOKS = {
     "points_random": (COLORS[1], "+", ":"),
 }
 
+LEGEND = 0.28
+"""Height of a legend, of what is drawn below it."""
+
 
 def heat_maps(entry: Numbers) -> Drawn:
     """Measured, permuted and random, side by side on one scale."""
@@ -89,7 +92,7 @@ def same_depth(curves: Sequence[Numbers]) -> Drawn:
         place.set_xlabel("layer")
         whole_numbers(place)
         place.grid(alpha=0.3)
-        place.legend(fontsize=7)
+        place.legend(fontsize=7, loc="upper right")
         texts = []
         for layer in range(len(xs)):
             random = None if curve["random"] is None else curve["random"][layer]
@@ -98,6 +101,8 @@ def same_depth(curves: Sequence[Numbers]) -> Drawn:
             texts.append(f"{_pair(curve)}, layer {layer}: {_measured(values, random)}")
         panels.append((place, xs, texts))
     axes[0].set_ylabel("linear CKA at the same depth")
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(top=high + LEGEND * (high - low))
     freeze(figure)
     return Drawn(
         "same_depth",

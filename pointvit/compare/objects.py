@@ -13,7 +13,7 @@ from pointvit.compare.multiview import Views
 from pointvit.data.dataset import DataError, PointCloudDataset, split_by_class
 from pointvit.data.folder import PointCloudFolder, class_folders
 from pointvit.data.meshes import mesh_files, read_mesh
-from pointvit.data.module import PointCloudDataModule
+from pointvit.data.module import DATASETS, PointCloudDataModule
 from pointvit.data.transforms import NormalizeUnitSphere
 from pointvit.views import Cameras, render_meshes, render_points
 
@@ -89,11 +89,13 @@ def choose_objects(request: Request) -> tuple[Objects, Objects]:
         )
     train, held = _splits(request)
     found = [_with_meshes(each, request) for each in (train, held)]
-    for part, objects in zip(("to fit probes to", "to compare"), found, strict=True):
+    held_out = request.split == "val" and not _is_halved(request)
+    hints = "", ", or compare those of --split test" if held_out else ""
+    for part, objects, hint in zip(("to fit probes to", "to compare"), found, hints, strict=True):
         if len(objects) < FEWEST:
             raise DataError(
                 f"the data has {len(objects)} objects {part}, and the measures need at least {FEWEST}; add "
-                "objects" + ("" if request.split == "test" else ", or compare those of --split test")
+                f"objects{hint}"
             )
     fit, study = found
     classes = len(study.data.labels.unique())
@@ -111,7 +113,13 @@ def choose_objects(request: Request) -> tuple[Objects, Objects]:
 
 
 def _splits(request: Request) -> tuple[PointCloudDataset, PointCloudDataset]:
-    if request.name == "folder" and request.root is not None and not _has_splits(Path(request.root)):
+    if request.normals and request.name in DATASETS and not request.name.startswith("modelnet"):
+        raise ValueError(
+            f"the point encoder takes normals, and {request.name} has xyz alone; compare it on modelnet40 or "
+            "modelnet10, or take an encoder of 3 channels"
+        )
+    if _is_halved(request):
+        assert request.root is not None
         up_axis = request.up_axis or "z"
         data = PointCloudFolder(request.root, request.num_points, None, seed=request.seed, up_axis=up_axis)
         fit, study = split_by_class(data.labels, 0.5, request.seed)
@@ -126,12 +134,15 @@ def _splits(request: Request) -> tuple[PointCloudDataset, PointCloudDataset]:
     return module.dataset("train"), module.dataset(request.split)
 
 
-def _has_splits(root: Path) -> bool:
+def _is_halved(request: Request) -> bool:
+    """Whether the data is a folder without splits of its own."""
+    if request.name != "folder" or request.root is None or not Path(request.root).is_dir():
+        return False  # the module says what is wrong with it
     try:
-        class_folders(root, "train")
+        class_folders(Path(request.root), "train")
     except FileNotFoundError:
-        return not root.is_dir()  # the module says what is wrong with it
-    return True
+        return True
+    return False
 
 
 def _balanced(objects: Objects, count: int, seed: int) -> Objects:

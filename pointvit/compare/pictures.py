@@ -99,7 +99,7 @@ def drift(found: Numbers) -> Drawn:
     axes.set_ylabel("|after − before| / |before|")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     freeze(figure)
     texts = [
         f"{row['name']}: moved by {number(row['relative'])} of its length, cosine {number(row['cosine'])}"
@@ -141,8 +141,10 @@ def positions_2d(image: ViT, grid: Numbers) -> Drawn:
         figure,
         "A grid of maps: similarity of one patch's position embedding with those of all patches.",
         f"Each map is of one patch of the {height} x {width}; where it is bright, positions are alike "
-        "(figure 7, centre, of the ViT paper). Line advantage: how much more alike patches of one row or "
-        "column are.",
+        "(figure 7, centre, of the ViT paper). Far: at least half the diagonal apart. Line advantage: how "
+        "much more alike patches of one row or column are than others as far apart. Rows and columns: the "
+        "share of the variance that a term for the row and one for the column explain; by chance: that share "
+        "for random numbers.",
         ["measure", "value"],
         [[name.replace("_", " "), number(value)] for name, value in grid.items()],
     )
@@ -232,10 +234,10 @@ def channels(points: ViT, radius: float) -> tuple[Drawn, Numbers]:
         "Channels of the mini-PointNet",
         figure,
         "Responses of channels of the mini-PointNet to one point at each place beside the centre.",
-        f"The {len(slices)} channels that tell offsets apart the most. Each square is the upright plane "
+        f"The {len(slices)} channels that tell offsets apart the most. Each disc is the upright plane "
         f"through the centre of a group, x to the right and {points.meta.up_axis} up, {radius:.2f} radii to "
-        "each side; bright is a large response, each on its own scale.",
-        ["channel", "favourite x", "y", "z"],
+        "each side; bright is a large response, each on its own scale. The table has where it is largest.",
+        ["channel", "favourite x (radii)", "y", "z"],
         rows,
     )
     return drawn, {"radius": radius, "channels": chosen.tolist(), "favourite": favourite.tolist()}

@@ -23,6 +23,8 @@ from pointvit.compare.words import paragraphs
 from pointvit.report import Cell, Page, Part, paragraph, table
 from pointvit.report.page import versions
 
+FILES, FIGURES = ("index.html", "results.json", "results.csv"), "figures"
+"""What is written: three files, and a folder of pictures."""
 SHOWN = 12
 """Objects that the page's viewer holds, of different classes as far as there are so many."""
 SECTIONS = {
@@ -81,11 +83,12 @@ def write(
     folder: Path, found: Comparison, command: Sequence[str], settings: dict[str, Any], told: Told
 ) -> Path:
     """Writes the page, the figures and the numbers, each whole, and returns the page's path."""
+    page = _page(found, command, settings)  # before any file, as it is the last that could fail
     drawn = [each for group in found.drawings.values() for each in group]
     for done, each in enumerate(drawn, start=1):
-        with new_file(folder / "figures" / f"{each.name}.png") as temporary:
+        with new_file(folder / FIGURES / f"{each.name}.png") as temporary:
             each.figure.savefig(temporary, dpi=150)
-        with new_file(folder / "figures" / f"{each.name}.svg") as temporary:
+        with new_file(folder / FIGURES / f"{each.name}.svg") as temporary:
             temporary.write_text(each.svg, encoding="utf-8")
         told("figures", done, len(drawn))
     content = {
@@ -102,7 +105,7 @@ def write(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["measure", "index", "second_index", "value"])
         writer.writerows(rows(found.numbers))
-    return _page(found, command, settings).save(folder / "index.html")
+    return page.save(folder / "index.html")
 
 
 def rows(numbers: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Any]]:
@@ -132,6 +135,12 @@ def check_folder(folder: Path) -> None:
         raise NotADirectoryError(f"{folder}: {place} is a file, expected a folder; choose another --output")
     if not os.access(place, os.W_OK | os.X_OK):
         raise PermissionError(f"{folder}: {place} is not writable; choose another --output")
+    for name in FILES:
+        if (folder / name).is_dir():
+            raise IsADirectoryError(f"{folder / name}: is a folder, expected a file; choose another --output")
+    drawn = folder / FIGURES
+    if drawn.exists() and not drawn.is_dir():
+        raise NotADirectoryError(f"{drawn}: is a file, expected a folder; choose another --output")
 
 
 def _objects(objects: Objects, views: Views, request: Request) -> Numbers:
@@ -233,7 +242,7 @@ def _shown(objects: Objects) -> list[int]:
 def described(subjects: Subjects, request: Request, views: Views) -> dict[str, Any]:
     """The settings of a comparison, for its files."""
     sources = {
-        LABELS[name]: subjects.encoders[name].meta.source.get("file", "not stated")
+        f"{LABELS[name]} made from": subjects.encoders[name].meta.source.get("file", "not stated")
         for name in ("image", "points")
     }
     plain_request = {key: value for key, value in asdict(request).items() if key != "meshes"}

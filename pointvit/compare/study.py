@@ -210,7 +210,7 @@ def _retrieval(
 ) -> Numbers:
     """From the view to the cloud, by the features of the last layer."""
     pairs = [pair for pair in (("image", "points"), ("image", "points_before")) if set(pair) <= seen.keys()]
-    ks = [k for k in KS if k <= len(seen["image"].final)]
+    ks = [k for k in KS if k < len(seen["image"].final)]  # among all, everything is found
     found: Numbers = {}
     for done, (first, second) in enumerate(pairs, start=1):
         queries, gallery = (seen[name].layers[-1] for name in (first, second))

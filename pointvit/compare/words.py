@@ -82,6 +82,8 @@ def _before(numbers: Numbers) -> str:
     if numbers["kind"] != "tuned":
         return ""
     values = [value for value in _curve(numbers, "points_before")["cka"] if value is not None]
+    if not values:
+        return " Before tuning no layer told the objects apart."
     _, both = above_controls(_curve(numbers, "points_before"))
     where = f"{_layer_words(both).lower()} above both controls" if both else "no layer above both controls"
     return f" Before tuning the mean was {sum(values) / len(values):.2f}, {where}."
@@ -118,6 +120,8 @@ def _tuning(numbers: Numbers) -> str:
     if drift is None:
         return ""
     blocks = [row for row in drift["groups"] if row["relative"] is not None]
+    if not blocks:
+        return "Nothing can be said of what tuning changed: all of the image encoder's trunk is zero."
     far = max(blocks, key=lambda row: row["relative"])
     if far["relative"] > 0:
         text = (
@@ -214,7 +218,7 @@ def _attention(numbers: Numbers) -> str:
 def _positions(numbers: Numbers) -> str:
     grid, curve = numbers["positions"]["image"], numbers["positions"]["points"]
     said = []
-    if grid is not None:
+    if grid is not None and None not in grid.values():
         said.append(
             f"in 2D, cosine {grid['neighbours']:.2f} between neighbours and {grid['far']:.2f} between "
             f"patches far apart, rank correlation with distance {grid['rank_correlation']:.2f}"
@@ -230,10 +234,12 @@ def _about(numbers: Numbers) -> str:
     objects = numbers.get("objects")
     if objects is None:
         return ""
+    fewest, most = objects["fewest"], objects["most"]
+    classes = "one class" if objects["classes"] == 1 else f"{objects['classes']} classes"
+    each = f"{most} a class" if fewest == most else f"from {fewest} to {most} a class"
     return (
-        f"Compared are {objects['study']} objects of {objects['classes']} classes ({objects['data']}, "
-        f"{objects['split']}), from {objects['fewest']} to {objects['most']} a class, each in "
-        f"{objects['views']} rendered {'view' if objects['views'] == 1 else 'views'} and as "
+        f"Compared are {objects['study']} objects of {classes} ({objects['data']}, {objects['split']}), "
+        f"{each}, each in {objects['views']} rendered {'view' if objects['views'] == 1 else 'views'} and as "
         f"{objects['points']} points. The point side is {KINDS[numbers['kind']]}."
     )
 

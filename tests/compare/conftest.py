@@ -45,7 +45,7 @@ def solids(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory: pytest.TempPathFactory, randomise) -> SimpleNamespace:
-    """Saved: ``image``, ``points`` (another state of its trunk), ``pair`` and ``wide`` (of another width)."""
+    """Saved: ``image``, ``points`` (its trunk moved), ``normals`` (of 6 channels), ``pair`` and ``wide``."""
     folder = tmp_path_factory.mktemp("encoders")
     torch.manual_seed(1)
     image = randomise(small_image())
@@ -58,7 +58,9 @@ def encoders(tmp_path_factory: pytest.TempPathFactory, randomise) -> SimpleNames
     pointvit.save(points, folder / "points")
     pointvit.save(pointvit.model.Pair(pair.image, randomise(ViT(config), 4)), folder / "pair")
     pointvit.save(randomise(small_image(embed_dim=24)), folder / "wide")
-    return SimpleNamespace(**{name: folder / name for name in ("image", "points", "pair", "wide")})
+    pointvit.save(randomise(ViT(config.override({"in_chans": 6}))), folder / "normals")
+    names = ("image", "points", "pair", "wide", "normals")
+    return SimpleNamespace(**{name: folder / name for name in names})
 
 
 def _moved(trunk: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

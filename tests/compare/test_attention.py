@@ -239,3 +239,8 @@ def test_rollout_back_to_points():
     nearest = torch.cdist(points[..., :3], centers).argmin(dim=-1)
     assert torch.equal(found, values.gather(1, nearest))
     assert torch.equal(found[:, :5], values)
+
+
+def test_a_tensor_is_no_list_of_layers():
+    with pytest.raises(ValueError, match=r"weights of shape \(B, H, T, T\)"):
+        attention_rollout(torch.rand(2, 3, 5, 5))

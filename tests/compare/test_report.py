@@ -7,6 +7,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 import pointvit
 from pointvit.cli import main
+from pointvit.commands.compare import _views
 from pointvit.compare import (
     AttentionStatistics,
     MinibatchCKA,
@@ -26,11 +28,12 @@ from pointvit.compare import (
 from pointvit.compare.objects import Request, choose_objects, views_for
 from pointvit.compare.recording import record_objects
 from pointvit.compare.report import rows
+from pointvit.compare.study import _retrieval
 from pointvit.compare.subjects import LABELS, find_subjects
 from pointvit.compare.words import above_controls, layers, paragraphs
 from pointvit.views import normalize_images, render_points
 
-from .conftest import CLASSES, OBJECTS
+from .conftest import CLASSES, OBJECTS, small_image
 
 VIEWS = Views(1, 32)
 
@@ -324,6 +327,38 @@ def test_words_about_the_image_probe(compared, before, after, said):
     assert any(said in text for text in paragraphs(numbers))
 
 
+def test_words_about_the_objects(compared):
+    assert (
+        "24 objects of 4 classes (modelnet40, test split), 6 a class, each in 1"
+        in paragraphs(compared.numbers)[-1]
+    )
+    other = changed(compared.numbers, objects={**compared.numbers["objects"], "fewest": 2, "classes": 1})
+    assert "of one class (modelnet40, test split), from 2 to 6 a class" in paragraphs(other)[-1]
+
+
+def test_words_where_positions_and_layers_say_nothing(compared):
+    numbers = copy.deepcopy(compared.numbers)
+    numbers["positions"] = {"image": {**numbers["positions"]["image"], "neighbours": None}, "points": None}
+    before = next(each for each in numbers["same_depth"] if each["columns"] == "points_before")
+    before["cka"] = [None] * len(before["cka"])
+    said = paragraphs(numbers)
+    assert not any("position embeddings" in text for text in said)
+    numbers["drift"]["groups"] = [{**row, "relative": None} for row in numbers["drift"]["groups"]]
+    assert any("all of the image encoder's trunk is zero" in text for text in paragraphs(numbers))
+    above = numbers["same_depth"][0]
+    above["cka"] = [0.9] * len(above["cka"])
+    assert paragraphs(numbers)[0].endswith("Before tuning no layer told the objects apart.")
+
+
+def test_recall_is_never_among_all(compared, given):
+    assert compared.numbers["retrieval"]["ks"] == [1, 5, 10]
+    subjects, fit, objects = given
+    few = copy.copy(objects)
+    object.__setattr__(few, "data", objects.data.subset(range(10)))
+    found = [record_objects(subjects, each, VIEWS, False, lambda done: None) for each in (fit, few)]
+    assert _retrieval(*found, 0, lambda *told: None)["ks"] == [1, 5]
+
+
 def test_words_where_a_measure_does_not_exist(compared):
     numbers = changed(compared.numbers, probes=None, skipped={"probes": "all objects are of class 0"})
     said = " ".join(paragraphs(numbers))
@@ -341,7 +376,6 @@ BAD = {
     ),
     "no such file": (["nowhere.npz"], "nowhere.npz"),
     "too few objects": (["{image}", "--objects", "9"], "--objects must be at least 10"),
-    "too few in the data": (["{image}", "--split", "val"], "has 4 objects to compare"),
     "a part of a patch": (["{image}", "--view-size", "30"], "multiple of the encoder's patches, 8 x 8"),
     "no view": (["{image}", "--views", "0"], "--views must be at least 1"),
     "no common objects": (["{image}", "--meshes", "meshes"], "no objects in common"),
@@ -349,6 +383,20 @@ BAD = {
     "no such meshes": (["{image}", "--meshes", "nowhere"], "There is no folder nowhere"),
     "no such data": (["{image}", "--data", "modelnet41"], "data.name must be one of"),
     "a file for a folder": (["{image}", "--output", "notes.md/out"], "notes.md is a file"),
+    "a folder for the page": (["{image}", "--output", "taken"], "index.html: is a folder, expected a file"),
+    "a file for the figures": (["{image}", "--output", "full"], "figures: is a file, expected a folder"),
+    "no such device": (["{image}", "--device", "warp"], "--device warp cannot be used"),
+    "a device without numbers": (["{image}", "--device", "meta"], "--device meta cannot be used"),
+    "no points": (["{image}", "--num-points", "0"], "num_points must be at least 1, got 0"),
+    "a negative seed": (["{image}", "--seed", "-1"], "--seed must lie between 0 and"),
+    "a seed too large": (["{image}", "--seed", str(2**70)], "--seed must lie between 0 and"),
+    "no such rig": (["{image}", "--rig", "spiral"], "invalid choice: 'spiral'"),
+    "not a number": (["{image}", "--objects", "many"], "Got value: many"),
+    "normals that are not there": (
+        ["{image}", "{normals}", "--data", "folder", "--root", "clouds"],
+        "the point encoder takes normals, and folder has xyz alone",
+    ),
+    "too few in a folder": (["{image}", "--data", "folder", "--root", "few"], "at least 10; add objects"),
 }
 
 
@@ -360,6 +408,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     Path("notes.md").write_text("no results")
     write_folder(tmp_path / "meshes", 4, faces=True)
     write_folder(tmp_path / "clouds", 24, faces=False)
+    write_folder(tmp_path / "few", 8, faces=False)
+    Path("taken/index.html").mkdir(parents=True)
+    Path("full").mkdir()
+    Path("full/figures").write_text("no figures")
     before = sorted(tmp_path.rglob("*"))
     given = [arg.format(**encoders.__dict__) for arg in args]
     options = ["--data", "modelnet40", "--root", str(solids), "--split", "test", "--num-points", "64"]
@@ -367,7 +419,25 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     error = capsys.readouterr().err.strip()
     assert words in error
     assert len(error.splitlines()) == 1
+    assert "--split test" not in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_small_held_out_part_points_to_the_test_split(encoders, solids, capsys):
+    options = ["--data", "modelnet40", "--root", str(solids), "--num-points", "64"]
+    assert main(["compare", str(encoders.image), *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.endswith(
+        "has 4 objects to compare, and the measures need at least 10; add objects, or "
+        "compare those of --split test"
+    )
+
+
+def test_views_fit_the_patches_by_default(encoders, tmp_path):
+    odd = pointvit.save(small_image(img_size=300, patch_size=10), tmp_path / "odd")
+    for path, size in ((encoders.image, 32), (odd, 220)):
+        options = SimpleNamespace(views=1, view_size=None, rig="circle", mode="depth", perspective=False)
+        assert _views(options, find_subjects(path)).size == size
 
 
 def test_results_are_strict_json(compared):
