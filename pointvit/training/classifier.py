@@ -170,7 +170,8 @@ class PointClassifier(SteppedModule):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         names = ("lr", "weight_decay", "trunk_lr_scale", "layer_decay")
-        return parameter_groups(self.model, *(self.hparams[name] for name in names))
+        rates = {name: self.hparams[name] for name in names}
+        return parameter_groups(self.model, **rates, matrices=self.matrices)
 
     def forward(self, points: Tensor) -> Tensor:
         return self.model(points)

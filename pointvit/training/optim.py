@@ -84,7 +84,7 @@ def adamw(groups: list[dict[str, Any]], scaled: bool = False) -> AdamW:
     """AdamW as one kernel for all parameters; ``scaled``: with float16's gradient scaler, as many kernels."""
     optimizer = AdamW(groups, fused=not scaled)
     # Without a scaler nothing is unscaled, in the kernel or before it. Lightning asks this before it clips.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    optimizer._step_supports_amp_scaling = False
     return optimizer
 
 

@@ -9,6 +9,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.optim import Optimizer
 
 from pointvit.data.module import Batch
 from pointvit.data.sampling import step_seed
@@ -38,12 +40,25 @@ class SteppedModule(pl.LightningModule):
         scheduler = warmup_cosine(optimizer, warmup, total)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's hook, which refuses to clip sharded gradients by their norm: only FSDP knows it."""
+        sharded = self.trainer.strategy.model
+        if gradient_clip_val and isinstance(sharded, FullyShardedDataParallel):
+            sharded.clip_grad_norm_(gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and stochastic depth are a function of (seed, batch), so that a resumed run repeats them.
         step = self.trainer.fit_loop.total_batch_idx
         torch.manual_seed(step_seed(self.hparams["seed"], step, self.global_rank, stream=3))
         if self.trainer.accumulate_grad_batches == 1:
-            # Lightning does this after the forward pass, and would hold the old gradients beside all it keeps.
+            # Lightning does this after the forward pass, and holds the old gradients beside all it keeps.
             for optimizer in self.trainer.optimizers:
                 optimizer.zero_grad()
 

@@ -16,7 +16,6 @@ from pointvit.checkpoints.files import read_torch
 from pointvit.cli import main
 from pointvit.data.module import PointCloudDataModule
 from pointvit.training.classifier import PointClassifier
-from pointvit.training.optim import parameter_groups
 
 PLUGIN = '''
 import pytorch_lightning as pl
@@ -93,8 +92,12 @@ def test_decay_does_not_depend_on_shapes_that_sharding_flattens(clouds):
     names = {id(parameter): name for name, parameter in module.model.named_parameters()}
 
     def decayed() -> set[str]:
-        groups = parameter_groups(module.model, 1e-3, 0.05, matrices=module.matrices)
-        return {names[id(p)] for group in groups if group["weight_decay"] for p in group["params"]}
+        return {
+            names[id(p)]
+            for group in module.parameter_groups()
+            if group["weight_decay"]
+            for p in group["params"]
+        }
 
     whole = decayed()
     assert "trunk.blocks.0.attn.qkv.weight" in whole
@@ -115,7 +118,7 @@ def test_sharded_gradients_are_clipped_by_their_owner(monkeypatch):
     monkeypatch.setattr(PointClassifier, "clip_gradients", lambda self, *args: clipped.append(args[1]))
     module.configure_gradient_clipping(None, 0.5, None)
     assert (clipped, Sharded.clipped) == ([0.5], [])
-    monkeypatch.setattr("pointvit.training.classifier.FullyShardedDataParallel", Sharded)
+    monkeypatch.setattr("pointvit.training.steps.FullyShardedDataParallel", Sharded)
     module.configure_gradient_clipping(None, 0.5, None)
     module.configure_gradient_clipping(None, None, None)
     assert (clipped, Sharded.clipped) == ([0.5, None], [0.5])
