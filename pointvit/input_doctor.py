@@ -28,6 +28,8 @@ FEWEST = 16
 """With fewer distinct points nothing is said of outliers and of the vertical axis."""
 FLAT = 1e-3
 MANY_DUPLICATES = 0.1
+MOSTLY_OUTWARD = 0.4
+"""Normals are called inward below this share: those of thin shells point away from the centre by half."""
 SUSPECT = 4.0
 """Outliers are looked for in passing where the farthest point is this many times as far out as the median."""
 SLAB = 0.03

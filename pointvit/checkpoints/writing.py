@@ -81,7 +81,7 @@ def refuse_other_folder(folder: Path, is_ours: Callable[[Path], bool]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raises OSError if the folder that ``path`` is to be in cannot be made or written to, as far as can be told."""
+    """Raises OSError where nothing could be written under that name, as far as can be told beforehand."""
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent

@@ -102,6 +102,8 @@ def _file_rows(file: str, cloud: PointCloud, model: ViT | None) -> Rows:
 
 
 def _finding_rows(found: Findings) -> Rows:
+    from pointvit.input_doctor import MOSTLY_OUTWARD
+
     def numbers(values: tuple[float, ...]) -> str:
         return ", ".join(f"{value:.5g}" for value in values)
 
@@ -109,7 +111,7 @@ def _finding_rows(found: Findings) -> Rows:
     if found.num_outliers:
         far += f"; without them the radius would be {found.rest:.0%}"
     away = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
-    if found.outward is not None and found.outward < 0.5:
+    if found.outward is not None and found.outward < MOSTLY_OUTWARD:
         away += ": most point inwards"
     return [
         ("points", f"{found.num_points:,}"),

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -32,6 +32,7 @@ def run(args: list[str]) -> int:
         description="Measures classifiers on the corruptions of ModelNet40-C and ModelNet-C, from their "
         "public files or made here from a test split, and on sweeps over points, angles and outliers. "
         "Finished sets are kept in the output folder and not measured again.",
+        exit_on_error=False,
     )
     parser.add_argument(
         "models",
@@ -62,14 +63,19 @@ def run(args: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/robustness"), help="folder for the results")
     parser.add_argument("--write", type=Path, help="also write our corrupted sets in the public layout here")
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions and of --limit")
-    options = parser.parse_args(args)
+    try:
+        options = parser.parse_args(args)
+    except ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from error
     _check(options)
 
     from pointvit.robustness import conditions, find_sources
 
-    names = [None if options[key] is None else _listed(options[key]) for key in ("corruptions", "severities")]
+    names = [
+        None if options[key] is None else _listed(key, options[key]) for key in ("corruptions", "severities")
+    ]
     severities = None if names[1] is None else [_whole("severities", value) for value in names[1]]
-    wanted = conditions(_listed(options.benchmark), names[0], severities)
+    wanted = conditions(_listed("benchmark", options.benchmark), names[0], severities)
     if not wanted:
         raise ValueError("--benchmark, --corruptions and --severities leave nothing to measure")
     if options.write is not None:
@@ -97,16 +103,18 @@ def _check(options: Namespace) -> None:
         raise ValueError("name a model to measure, or --write FOLDER to make the corrupted sets alone")
     if options.root is None and options.public is None and options.data != "shapes":
         raise ValueError("--root DATA (to corrupt its test split) or --public FOLDER is needed")
-    for name in ("limit", "num_points", "batch_size"):
-        least = 8 if name == "num_points" else 1
+    for name, least in {"limit": 1, "num_points": 8, "batch_size": 1, "seed": 0}.items():
         if options[name] is not None and options[name] < least:
             raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {options[name]}")
     if options.public is not None and not options.public.is_dir():
         raise FileNotFoundError(f"{options.public}: no such folder; data/README.md says what belongs there")
 
 
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _listed(option: str, text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ValueError(f"--{option} must be a list with commas and no empty part, got {text!r}")
+    return parts
 
 
 def _whole(name: str, text: str) -> int:
@@ -126,6 +134,8 @@ def _contestants(given: Sequence[str]) -> list[Contestant]:
     paths: dict[str, str] = {}
     for text in given:
         name, path = named.get(text, (short.get(text, text), text))
+        if not (name and path):
+            raise ValueError(f"a model is PATH or NAME=PATH, got {text!r}")
         if name in paths:
             raise ValueError(f"two models are called {name!r}; name them apart with NAME=PATH")
         paths[name] = path
@@ -228,17 +238,10 @@ def _measure(
 def _settings(options: Namespace) -> Settings:
     import torch
 
-    from pointvit.diagnosis import fast_bf16
+    from pointvit.diagnosis import fast_bf16, usable_device
     from pointvit.robustness import Settings
 
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch's own for a device that is not there
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {device} cannot be used ({reason}); use cpu") from error
+    device = usable_device(options.device)
     precision = options.precision
     if precision == "auto":
         precision = "bfloat16" if fast_bf16(torch.device(device).type) else "float32"

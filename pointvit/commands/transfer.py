@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def run(args: list[str]) -> int:
-    from pointvit.training.cli import quiet
+    from pointvit.training.cli import quiet, sentences
     from pointvit.training.memory import keep_freed_memory
 
     keep_freed_memory()
     # What Lightning says of every training and test is too much for a grid of them.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    with quiet():
+    with quiet(), sentences():
         return _run(args)
 
 
@@ -51,6 +51,8 @@ def _run(args: list[str]) -> int:
         runner = CellRunner(parser, options, starts, settings, progress.tick)
         if not options.report_only:
             runner.check(plan.arms)  # before anything is written
+        elif not (options.output / "grid.json").is_file():
+            raise ValueError(f"{options.output}: holds no grid yet; run the command without --report-only")
         store = Store(options.output, common, own)
         if not options.report_only:
             try:
@@ -62,13 +64,19 @@ def _run(args: list[str]) -> int:
     if not is_first_rank():
         return 0
     done = results(plan, store)
+    if not done and options.report_only:
+        raise ValueError(
+            f"{options.output}: no cell of this grid is done; run the command without --report-only"
+        )
     missing = len(plan.cells()) - len(done)
     if missing and not options.report_only:
         print(f"{missing} cells of the grid are not done: {_why(plan, store)}")
         return PARTLY_DONE
     shown = {name: value for name, value in settings.items() if value} | starts
     text = parser.dump(config.trainings(options), skip_default=True)
-    page = Report(done, missing, ["pointvit", "transfer", *args], text, shown, pairs).write(options.output)
+    report = Report(done, missing, ["pointvit", "transfer", *args], text, shown, pairs)
+    page = report.write(options.output)
+    print(report.answer)
     print(f"Results: {page}, and results.csv, results.json, low_data.png and low_data.svg beside it")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +19,12 @@ from pointvit.data.episodes import FewShot
 from pointvit.data.folder import PointCloudFolder, class_folders
 from pointvit.data.mixing import Mixing
 from pointvit.data.modelnet import ModelNet10, ModelNet40
-from pointvit.data.sampling import EpochSampler, Rows, fewer_per_class, step_seed
+from pointvit.data.sampling import EpochSampler, Rows, fewer_per_class, lacking, step_seed
 from pointvit.data.scanobjectnn import VARIANTS, ScanObjectNN
 from pointvit.data.shapes import Shapes
 from pointvit.data.transforms import Compose, RandomScaleTranslate, Transform
+
+logger = logging.getLogger(__name__)
 
 DATASETS = ("modelnet40", "modelnet10", "scanobjectnn", "shapes", "folder")
 UP_AXES = {"shapes": "z", "scanobjectnn": "y"}
@@ -101,8 +104,9 @@ class PointCloudDataModule(pl.LightningDataModule):
                 raise ValueError(f"data.{option} must be at least 1, got {count}")
         if not 0 < val_fraction < 1:
             raise ValueError(f"data.val_fraction must lie between 0 and 1, got {val_fraction}")
-        if num_workers < 0:
-            raise ValueError(f"data.num_workers must not be negative, got {num_workers}")
+        for option, count in {"num_workers": num_workers, "seed": seed}.items():
+            if count < 0:
+                raise ValueError(f"data.{option} must not be negative, got {count}")
         if variant is not None and name != "scanobjectnn":
             raise ValueError(f"data.variant is for ScanObjectNN, data.name is {name}")
         if variant not in (None, *VARIANTS):
@@ -134,8 +138,11 @@ class PointCloudDataModule(pl.LightningDataModule):
                 support, full = self.few_shot.split(full)
             train, val = split_by_class(full.labels, self.val_fraction, self.seed)
             self._splits["val"] = full.subset(val)
+            rest = full.subset(train)
             few = (self.shapes_per_class, self.train_fraction, self.seed)
-            self._splits["train"] = support or fewer_per_class(full.subset(train), *few)
+            if lack := lacking(rest, self.shapes_per_class):
+                logger.warning("data.shapes_per_class: %s", lack)
+            self._splits["train"] = support or fewer_per_class(rest, *few)
 
     def dataset(self, split: str) -> PointCloudDataset:
         """The data behind ``train``, ``val`` or ``test``, read if it has not been yet."""

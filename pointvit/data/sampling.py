@@ -71,3 +71,16 @@ def fewer_per_class(
         keep = max(1, round(fraction * len(members))) if fraction is not None else count
         chosen.append(members[:keep])
     return data.subset(torch.cat(chosen).sort().values.numpy())
+
+
+def lacking(data: PointCloudDataset, count: int | None) -> str | None:
+    """A sentence on the classes that have fewer than ``count`` shapes, or None if all have so many."""
+    sizes = data.labels.bincount(minlength=len(data.class_names)).tolist()
+    small = [name for name, size in zip(data.class_names, sizes, strict=True) if size < (count or 0)]
+    if not small:
+        return None
+    more = ", ..." if len(small) > 3 else ""
+    return (
+        f"{len(small)} of {len(sizes)} classes have fewer than {count} training shapes and give all they "
+        f"have ({', '.join(small[:3])}{more}; the fewest are {min(sizes)})"
+    )

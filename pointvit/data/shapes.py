@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pointvit.data.dataset import PointCloudDataset
+from pointvit.data.dataset import DataError, PointCloudDataset
 from pointvit.data.hdf5 import read_hdf5_split, write_hdf5_split
 from pointvit.data.primitives import rotation, sample_surface
 from pointvit.data.recipes import RECIPES, Rng
@@ -28,6 +28,7 @@ SHAPES_PER_CLASS = {"train": 80, "test": 20}
 STRETCH, TILT_DEGREES, YAW_DEGREES, BEND = 0.22, 5.0, 180.0, 0.04
 SHAPES_CLASSES = list(RECIPES)
 _SPLIT_IDS = {"train": 0, "test": 1}
+_OTHER_DATA = ("shape_names.txt", "train_files.txt", "modelnet40_shape_names.txt", "main_split", "train")
 
 
 def make_shape(name: str, rng: Rng, num_points: int = 1024) -> NDArray[np.float32]:
@@ -86,6 +87,7 @@ class Shapes(PointCloudDataset):
         key = f"v{GENERATOR_VERSION}_{split}_{per_class}x{num_points}_seed{seed}"
         folder = (_cache_folder() if root is None else Path(root)) / key
         if not folder.is_dir():
+            _check_place(folder.parent)
             _write(folder, split, num_points, per_class, seed)
         points, labels, class_names, names = read_hdf5_split(folder, split)
         super().__init__(torch.as_tensor(points), torch.as_tensor(labels), class_names, names, up_axis="z")
@@ -98,6 +100,16 @@ def _say_synthetic() -> None:
 
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pointvit" / "shapes"
+
+
+def _check_place(root: Path) -> None:
+    """Refuses the folder of another data set: what is amiss then is the name of the data set."""
+    other = next((name for name in _OTHER_DATA if (root / name).exists()), None)
+    if other is not None:
+        raise DataError(
+            f"{root}: holds another data set ({other}), and Shapes are made data; name the data set that is "
+            "there, or give another folder, or none"
+        )
 
 
 def _write(folder: Path, split: str, num_points: int, per_class: int, seed: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from pointvit.checkpoints.writing import new_file
+from pointvit.checkpoints.writing import check_place, new_file
 from pointvit.config import near
 from pointvit.model import Pair, ViT
 from pointvit.tokenizers import ImageTokenizerConfig

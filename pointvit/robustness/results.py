@@ -19,6 +19,9 @@ from pointvit.data.corruptions.public import LABELS, OURS, folder_of, is_ours, l
 from pointvit.robustness.scores import Row, Summary
 from pointvit.robustness.sources import Condition
 
+MEASURED = {"clouds", "points", "overall_accuracy", "mean_class_accuracy"}
+AGREEMENT = {"same", "clouds"}
+
 
 class Done:
     """Finished measurements by key, in one JSON file that is complete after every addition."""
@@ -30,11 +33,11 @@ class Done:
         if path.exists():
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 raise ValueError(
                     f"{path}: is not readable as JSON ({error}); remove it to measure everything again"
                 ) from error
-            if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+            if not isinstance(found, dict) or not all(map(_is_measurement, found.values())):
                 raise ValueError(
                     f"{path}: holds no finished measurements; choose another folder for --output"
                 )
@@ -52,6 +55,15 @@ class Done:
         self._results[key] = dict(result)
         with new_file(self.path) as temporary:
             temporary.write_text(json.dumps(self._results, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _is_measurement(value: Any) -> bool:
+    """Whether this is a result, or the agreement of two precisions."""
+    return (
+        isinstance(value, dict)
+        and value.keys() in (MEASURED, AGREEMENT)
+        and all(isinstance(number, int | float) for number in value.values())
+    )
 
 
 def save_results(

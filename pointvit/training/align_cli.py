@@ -12,7 +12,7 @@ from pointvit.checkpoints.saving import is_saved, load_training_checkpoint, save
 from pointvit.checkpoints.writing import check_place, refuse_other_folder
 from pointvit.training.alignment import AlignmentData, PointAligner
 from pointvit.training.callbacks import BestCheckpoint
-from pointvit.training.checks import check_resumed
+from pointvit.training.checks import check_resumed, settings_of
 from pointvit.training.cli import PointVitCLI, SavedConfig, running, trainer_defaults
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ class AlignCLI(PointVitCLI):
         refuse_other_folder(Path(self.config.output), is_saved)
         check_place(Path(self.config.output))
         if self.config.ckpt_path is not None:
-            check_resumed(Path(self.config.ckpt_path), self.config.model.as_dict(), PointAligner, KEPT)
+            saved = settings_of(Path(self.config.ckpt_path), PointAligner, "align")
+            check_resumed(self.config.ckpt_path, saved, self.config.model.as_dict(), PointAligner, KEPT)
 
     def align(self) -> None:
         """Trains, then writes the encoder of the lowest validation loss to ``output``."""
@@ -49,7 +50,9 @@ class AlignCLI(PointVitCLI):
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if not self.trainer.global_step:
-            raise ValueError("no step was taken, so nothing is aligned: look at trainer.max_epochs and its limits")
+            raise ValueError(
+                "no step was taken, so nothing is aligned: look at trainer.max_epochs and its limits"
+            )
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
         model = load_training_checkpoint(best) if best else self.model.model.cpu().eval()
         folder = save(model, self.config.output)

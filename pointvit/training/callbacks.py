@@ -41,7 +41,8 @@ class BestCheckpoint(ModelCheckpoint):
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
+        if self.monitor in trainer.callback_metrics:  # not after an epoch without validation
+            super().on_train_epoch_end(trainer, pl_module)
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Lightning's own save_last leaves out the epochs that are not the best so far.
             self.last_model_path = str(Path(self.dirpath or ".") / LAST)

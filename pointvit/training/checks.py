@@ -37,18 +37,38 @@ def check_fit(
             logger.warning("%s: %s was %s in training, now it is %s", checkpoint, what, before, now)
 
 
+def settings_of(checkpoint: Path, module: type, command: str) -> dict[str, Any]:
+    """The settings that a checkpoint's module was made with.
+
+    Raises:
+        ValueError: if it is of another class than ``module``, and so not of this command.
+    """
+    known = read_torch(checkpoint).get("hyper_parameters", {})
+    saved = {name: value for name, value in known.items() if not name.startswith("_")}  # Lightning's own
+    if foreign := sorted(saved.keys() - inspect.signature(module).parameters.keys()):
+        raise ValueError(
+            f"{checkpoint}: was not made by `pointvit {command}`, as it has the setting model.{foreign[0]}; "
+            "to start from what another command made, give its folder as --model.pretrained"
+        )
+    return saved
+
+
 def check_resumed(
-    checkpoint: Path, given: Mapping[str, Any], module: type, kept: Collection[str] | None = None
+    checkpoint: str | Path,
+    saved: Mapping[str, Any],
+    given: Mapping[str, Any],
+    module: type,
+    kept: Collection[str] | None = None,
 ) -> None:
     """Refuses to go on with another transfer mode, and warns of all else that is asked for in vain.
 
     Args:
-        checkpoint: of the training that goes on; what it has wins over what is given.
+        checkpoint: of the training that goes on.
+        saved: its settings, which win over what is given.
         given: settings of the module; those that are as by default are not asked for.
         module: the class that they are of.
         kept: names of the settings that the checkpoint keeps; all by default.
     """
-    saved = read_torch(checkpoint).get("hyper_parameters", {})
     defaults = {name: of.default for name, of in inspect.signature(module).parameters.items()}
     asked = {name: value for name, value in given.items() if value != defaults[name]}
     if asked.keys() & {"transfer", "transfer_options"}:
@@ -80,14 +100,15 @@ def check_settings(settings: Mapping[str, Any], fixed: Mapping[str, int]) -> Non
     """Raises ValueError if a setting of the model contradicts what data and task make of it."""
     for name, value in fixed.items():
         if settings[name] != value:
-            raise ValueError(
-                f"model.settings: {name} is {value} here, got {settings[name]}; leave it out"
-            )
+            raise ValueError(f"model.settings: {name} is {value} here, got {settings[name]}; leave it out")
 
 
 def check_classes(trained: list[str], given: list[str], checkpoint: str) -> None:
     if trained != given:
-        other = [name for name in trained if name not in given], [name for name in given if name not in trained]
+        other = (
+            [name for name in trained if name not in given],
+            [name for name in given if name not in trained],
+        )
         told = " and ".join(
             f"{_short(names)} {where}"
             for names, where in zip(other, ("only there", "only here"), strict=True)

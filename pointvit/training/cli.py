@@ -18,11 +18,10 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from pointvit.checkpoints.files import read_torch
 from pointvit.data.module import PointCloudDataModule
 from pointvit.training.averaging import AveragedWeights, check_averaging
 from pointvit.training.callbacks import callbacks
-from pointvit.training.checks import check_resumed
+from pointvit.training.checks import check_resumed, settings_of
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.memory import keep_freed_memory
 
@@ -80,9 +79,14 @@ class PointVitCLI(LightningCLI):
         self.config = parser.parse_args(args)
         command = self.config.subcommand
         options = self.config[command]
-        _check_checkpoint(command, options.ckpt_path)
-        if command == "fit" and options.ckpt_path is not None:
-            check_resumed(Path(options.ckpt_path), options.model.as_dict(), PointClassifier)
+        if options.ckpt_path is not None:
+            saved = settings_of(Path(options.ckpt_path), PointClassifier, "fit")
+            if command == "fit":
+                check_resumed(options.ckpt_path, saved, options.model.as_dict(), PointClassifier)
+        elif command != "fit":
+            raise ValueError(
+                f"{command} needs a checkpoint, such as --ckpt_path runs/version_0/checkpoints/best.ckpt"
+            )
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         config = self._get(self.config_init, "trainer")
@@ -230,13 +234,3 @@ def messages() -> Iterator[None]:
     finally:
         package.removeHandler(handler)
         package.setLevel(level)
-
-
-def _check_checkpoint(command: str, path: str | None) -> None:
-    """Refuses a checkpoint that cannot be read, and scoring without one: random weights would be scored."""
-    if path is not None:
-        read_torch(Path(path))
-    elif command != "fit":
-        raise ValueError(
-            f"{command} needs a checkpoint, such as --ckpt_path runs/version_0/checkpoints/best.ckpt"
-        )

@@ -161,6 +161,8 @@ class TargetStore:
         if self.is_made:
             logger.info("teacher targets: found in %s", self.folder)
             return
+        if self.folder.exists() and not _is_ours(self.folder):
+            raise ValueError(f"{self.folder}: targets that do not say what they are of; delete the folder")
         count, views = len(self._unique), self.teacher.views
         pictures = f"{views.num_views} views of {views.size} px"
         logger.info(
@@ -221,6 +223,8 @@ class TargetStore:
             if self.patches:
                 patches = np.load(self.folder / PATCHES, mmap_mode="r")
                 seen = np.load(self.folder / SEEN)
+            if [None if of is None else of.shape for of in (objects, patches, seen)] != self._shapes():
+                raise ValueError("of another shape")
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{self.folder}: targets that cannot be read; delete the folder") from error
         return Targets(
@@ -231,6 +235,13 @@ class TargetStore:
             seen,
             self.teacher.views.cameras(),
         )
+
+    def _shapes(self) -> list[tuple[int, ...] | None]:
+        """Of the three arrays; None for those that are not wanted."""
+        count, views = len(self._unique), self.teacher.views.num_views
+        patches = (count, views, *self.teacher.grid, self.teacher.model.embed_dim)
+        seen = (count, views, self.clouds.shape[1])
+        return [(count, self.teacher.width), *((patches, seen) if self.patches else (None, None))]
 
 
 def _digests(values: Tensor) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pointvit.data.dataset import DataError
 from pointvit.data.primitives import box, cylinder, ellipsoid, prism, sample_surface, smooth_curve, tube, turn
 from pointvit.data.shapes import SHAPES_CLASSES, Shapes, _say_synthetic, make_shape
 
@@ -178,3 +179,12 @@ def test_a_nearest_neighbour_on_an_occupancy_grid_is_above_chance_and_far_from_p
     distance = known.sum(axis=1) - 2 * asked @ known.T
     accuracy = (train.labels[distance.argmin(axis=1)] == test.labels).float().mean().item()
     assert 0.35 < accuracy < 0.70
+
+
+def test_the_folder_of_another_data_set_is_left_alone(tmp_path):
+    (tmp_path / "shape_names.txt").write_text("chair\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"holds another data set \(shape_names.txt\), and Shapes are made data"
+    ):
+        Shapes(tmp_path, "test", num_points=16, shapes_per_class=1)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["shape_names.txt"]

@@ -92,12 +92,13 @@ def class_names_of(folder: Path) -> list[str]:
     if not is_ours(folder):
         return list(CLASS_NAMES)
     try:
-        names = json.loads((folder / OURS).read_text(encoding="utf-8"))["class_names"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder / OURS}: does not say class_names ({error}); write the sets again"
-        ) from error
-    return [str(name) for name in names]
+        note = json.loads((folder / OURS).read_text(encoding="utf-8"))
+    except ValueError:
+        note = None
+    names = note.get("class_names") if isinstance(note, dict) else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{folder / OURS}: does not say class_names, a list; write the sets again")
+    return names
 
 
 def _names(benchmark: str) -> Iterable[str]:

@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pointvit import __version__
 from pointvit.config import near
 from pointvit.data.module import PointCloudDataModule
-from pointvit.training.cli import trainer_defaults
+from pointvit.training.cli import sentences, trainer_defaults
 from pointvit.training.grid import options as given
 from pointvit.training.grid.cells import Plan
 from pointvit.training.grid.runner import CellClassifier
@@ -37,11 +37,19 @@ FREE = {
         "check_val_every_n_epoch",
     ),
 }
+# Options of the trainer that would cut a cell short, with the value that is off; and those that may not be 0.
+CUTS = {"fast_dev_run": False, "max_time": None, "overfit_batches": 0}
+LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("modes", str | None, None, "transfer modes, with commas; default full"),
     ("init", str | None, None, "initial states, with commas; default pretrained,scratch,shuffled"),
     ("arms", str | None, None, "single arms instead: init:mode or init:mode@SIZE, with commas"),
-    ("shapes-per-class", str, "10", "sizes of the training set, with commas: 5, 10%% (of each class) or all"),
+    (
+        "shapes-per-class",
+        str,
+        "10",
+        "sizes of the training set, with commas: 5, a share with its sign, or all",
+    ),
     ("seeds", int, 3, "seeds 0 to N - 1"),
     ("start", list[str], [], "NAME=FOLDER: a further initial state, a saved point encoder (can be repeated)"),
     ("aligned", str | None, None, "FOLDER of `pointvit align`: short for --start aligned=FOLDER"),
@@ -85,14 +93,21 @@ def make_parser() -> LightningArgumentParser:
 
 
 def parsed(parser: LightningArgumentParser, args: Sequence[str]) -> Namespace:
-    try:
+    with sentences():
         options: Namespace = parser.parse_args(list(args))
-    except ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from error
     if not options.config:
         raise ValueError("transfer needs --config, a config as `pointvit fit` takes it")
     if options.trainer.max_steps != -1 or (options.trainer.max_epochs or 0) < 1:
         raise ValueError("transfer gives every arm the same epochs: set trainer.max_epochs, not max_steps")
+    if "EarlyStopping" in str(options.trainer.callbacks):
+        raise ValueError("transfer gives every arm the same epochs: leave EarlyStopping out")
+    cut = [name for name, off in CUTS.items() if options.trainer[name] not in (off, None)]
+    cut += [name for name in LIMITS if options.trainer[name] == 0]
+    if cut:
+        raise ValueError(
+            f"transfer trains, validates and tests every cell to its end; leave trainer.{cut[0]} out, got "
+            f"{options.trainer[cut[0]]}"
+        )
     if options.data.few_shot is not None:
         raise ValueError(
             "data.few_shot chooses the training shapes, which --shapes-per-class does; leave it out"
@@ -110,11 +125,10 @@ def make_plan(options: Namespace, starts: Mapping[str, str]) -> Plan:
     known = {option for arm in arms for option in TRANSFER_MODES[resolve(arm.mode, {})[0]].options}
     for option in options.model.transfer_options or {}:
         if option not in known:
-            raise ValueError(
-                f"no mode of this grid has the transfer option {option!r}; {near(option, known)}"
-            )
+            hint = near(option, known) if known else "they have none"
+            raise ValueError(f"no mode of this grid has the transfer option {option!r}; {hint}")
     if options.search_shapes is not None:
-        (size,) = given.sizes(options.search_shapes)[:1]
+        size = given.search_size(options.search_shapes)
         arms = tuple(replace(arm, search_size=size) for arm in arms)
     return Plan(
         arms,

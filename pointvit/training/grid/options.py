@@ -17,7 +17,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 def sizes(text: str) -> tuple[Size, ...]:
     """``"5,10%,all"`` -> sizes of the training set."""
-    return tuple(dict.fromkeys(_size(part) for part in _parts("--shapes-per-class", text)))
+    return tuple(
+        dict.fromkeys(_size("--shapes-per-class", part) for part in _parts("--shapes-per-class", text))
+    )
+
+
+def search_size(text: str) -> Size:
+    """``"10"`` -> the one size at which learning rates are tried."""
+    return _size("--search-shapes", text)
 
 
 def seeds(count: int, intervals: bool) -> int:
@@ -33,7 +40,7 @@ def seeds(count: int, intervals: bool) -> int:
 
 def rates(text: str | None) -> tuple[float, ...]:
     """``"1e-4,1e-3"`` -> learning rates to try."""
-    return tuple(_rate("--rates", part) for part in _parts("--rates", text)) if text else ()
+    return tuple(_rate("--rates", part) for part in _parts("--rates", text)) if text is not None else ()
 
 
 def starts(named: Sequence[str], aligned: str | None) -> dict[str, str]:
@@ -64,15 +71,17 @@ def arms(
     if pairs is None:
         of = [
             (init, mode)
-            for mode in _parts("--modes", modes or "full")
-            for init in _parts("--init", inits or "pretrained,scratch,shuffled")
+            for mode in _parts("--modes", "full" if modes is None else modes)
+            for init in _parts("--init", "pretrained,scratch,shuffled" if inits is None else inits)
         ]
         chosen: dict[tuple[str, str], list[Size]] = {names: list(all_sizes) for names in of}
     else:
         chosen = {}
         for text in _parts("--arms", pairs):
             name, at, size = text.partition("@")
-            chosen.setdefault(arm_name("--arms", name), []).extend([_size(size)] if at else all_sizes)
+            chosen.setdefault(arm_name("--arms", name), []).extend(
+                [_size("--arms", size)] if at else all_sizes
+            )
     for init, mode in chosen:
         if init not in known:
             raise ValueError(
@@ -109,13 +118,16 @@ def given_rates(texts: Sequence[str], arms: Collection[Arm]) -> dict[str, float]
 
 def compared(text: str | None, arms: Collection[Arm]) -> list[Pair]:
     """``"aligned:full/pretrained:full"`` -> pairs of arms to compare."""
-    pairs = []
-    for part in _parts("--compare", text) if text else []:
+    pairs, names = [], {arm.name for arm in arms}
+    for part in _parts("--compare", text) if text is not None else []:
         first, slash, second = part.partition("/")
         if not slash:
             raise ValueError(f"--compare must be ARM/ARM, such as aligned:full/scratch:full; got {part!r}")
         for name in (first, second):
-            of_arms("--compare", [name], arms, "")
+            if name not in names:
+                raise ValueError(f"--compare {name}: is no arm of this grid; {near(name, names)}")
+        if first == second:
+            raise ValueError(f"--compare {part}: is one arm twice; name the one that it is compared with")
         pairs.append((arm_name("--compare", first), arm_name("--compare", second)))
     return pairs
 
@@ -145,7 +157,7 @@ def _parts(option: str, text: str) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _size(text: str) -> Size:
+def _size(option: str, text: str) -> Size:
     if text == "all":
         return None
     digits = text.removesuffix("%")
@@ -155,7 +167,7 @@ def _size(text: str) -> Size:
     if digits == text and number >= 1 and number == int(number):
         return int(number)
     raise ValueError(
-        f"--shapes-per-class: expected whole numbers of at least 1, shares such as 10%, or all; got {text!r}"
+        f"{option}: a size is a whole number of at least 1, a share such as 10%, or all; got {text!r}"
     )
 
 

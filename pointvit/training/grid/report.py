@@ -98,6 +98,11 @@ class Report:
     settings: Mapping[str, Any]
     pairs: Sequence[Pair] = ()
 
+    @property
+    def answer(self) -> str:
+        """What the page begins with."""
+        return lead(contrasts(finished(self.results), self.pairs), self.pairs)
+
     def write(self, folder: Path) -> Path:
         """Writes all files, each whole, and returns the page's path."""
         runs = finished(self.results)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.cli import LightningArgumentParser
 
 from pointvit import __version__
+from pointvit.checkpoints import Checkpoint
 from pointvit.data.module import PointCloudDataModule
+from pointvit.data.sampling import lacking
 from pointvit.training.averaging import AveragedWeights
 from pointvit.training.callbacks import BEST, LAST, BestCheckpoint
 from pointvit.training.classifier import PointClassifier
 from pointvit.training.grid.cells import Arm, Cell, Measured
 from pointvit.training.transfer import TRANSFER_MODES, resolve
+
+logger = logging.getLogger(__name__)
 
 OFF = ("logger", "enable_progress_bar", "enable_model_summary")
 VALIDATIONS = 10
@@ -111,15 +116,26 @@ class CellRunner:
         plain.model.update(Namespace(init="scratch", transfer="full", transfer_options=None))
         self.data: PointCloudDataModule = _instances(parser, plain).data
 
-    def check(self, arms: Iterable[Arm]) -> None:
-        """Makes the model of every arm, so that what is wrong with one is said before hours of training.
+    def check(self, arms: Sequence[Arm]) -> None:
+        """Makes model and trainer of every arm, so that what is wrong is said before hours of training.
 
         Raises:
-            ValueError, OSError: one sentence on what is wrong with data, model or a file.
+            ValueError, OSError: one sentence on what is wrong with data, model, trainer or a file.
         """
+        for name in {arm.init for arm in arms} & self.starts.keys():
+            folder = self.starts[name]
+            if Checkpoint.open(folder).modality == "image":
+                raise ValueError(
+                    f"{folder}: the start {name} is an image encoder, expected a point encoder; image "
+                    "weights go with --model.pretrained"
+                )
         for arm in arms:
             cell = Cell(arm.init, arm.mode, arm.sizes[0], 0, self.config.model.lr)
-            self._objects(cell).model.build(self._data(cell), "fit")
+            module, _, data = self._made(cell, Watch(self.tick))
+            module.build(data, "fit")
+        counts = [size for arm in arms for size in arm.sizes if isinstance(size, int)]
+        if lack := lacking(self.data.dataset("train"), max(counts, default=None)):
+            logger.warning("--shapes-per-class: %s", lack)
 
     def __call__(self, cell: Cell, folder: Path, searched: Measured | None) -> Measured:
         """Trains, or takes up what was killed at its last validation; tests unless the cell is a search.

@@ -7,12 +7,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pointvit.checkpoints.writing import new_file
 from pointvit.training.grid.cells import Cell, Measured, Result, size_name
+
+_KINDS = {name: kind for name, kind in get_type_hints(Measured).items() if name != "curve"}
 
 
 class Store:
@@ -53,12 +55,13 @@ class Store:
             return None
         data = _read_json(file)
         try:
-            known = {field.name: data[field.name] for field in fields(Measured)}
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file}: not the result of a cell; delete it, and the cell runs again"
-            ) from error
-        known["curve"] = tuple((epoch, value) for epoch, value in known["curve"])
+            curve = tuple((int(epoch), float(value)) for epoch, value in data["curve"])
+            known = {name: data[name] for name in _KINDS} | {"curve": curve}
+        except (KeyError, TypeError, ValueError):
+            known = {}
+        fits = known and all(isinstance(known[name], kind) for name, kind in _KINDS.items())
+        if not fits or (known["test_oa"] is None) != cell.search:
+            raise ValueError(f"{file}: not the result of a cell; delete it, and the cell runs again")
         return Result(cell, Measured(**known))
 
     def save(self, cell: Cell, measured: Measured) -> None:

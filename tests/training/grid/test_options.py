@@ -53,7 +53,7 @@ def test_shares_count_from_one():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: given.sizes("5,0"), "--shapes-per-class: expected whole numbers of at least 1.*got '0'"),
+        (lambda: given.sizes("5,0"), "--shapes-per-class: a size is a whole number of at least 1.*got '0'"),
         (lambda: given.sizes("2.5"), "got '2.5'"),
         (lambda: given.sizes("101%"), "got '101%'"),
         (lambda: given.sizes("5,,6"), "no empty part"),
@@ -90,7 +90,7 @@ def test_shares_count_from_one():
             "--rate: a learning rate is a positive number",
         ),
         (lambda: given.compared("pretrained:full", ARMS), "--compare must be ARM/ARM"),
-        (lambda: given.compared("pretrained:full/own:full", ARMS), "begins with no arm of this grid"),
+        (lambda: given.compared("pretrained:full/own:full", ARMS), "own:full: is no arm of this grid"),
     ],
 )
 def test_wrong_options(call, said):
