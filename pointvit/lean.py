@@ -103,9 +103,9 @@ class _Largest(Function):
         values, places = [], []
         for rows in _pieces(x):
             out = F.linear(_entered(x, enter, per_group, rows), weight, bias)
-            values.append(out.amax(dim=1))
-            is_largest = torch.eq(out, values[-1][:, None], out=out)
-            places.append(is_largest.mul_(from_end).amax(dim=1))
+            largest, place = _first_largest(out, from_end)
+            values.append(largest)
+            places.append(place)
         ctx.save_for_backward(x, enter, per_group, weight, torch.cat(places).to(torch.uint8))
         return torch.cat(values)
 
@@ -131,6 +131,39 @@ class _Largest(Function):
             of_group[rows] = of_entered.sum(dim=1)
             torch.matmul(of_entered, enter, out=of_x[rows])
         return of_x, of_enter, of_group, of_weight, gradient.float().sum(dim=0)
+
+
+def largest(x: Tensor) -> Tensor:
+    """``(N, K, C) -> (N, C)``: the maximum over the group of at most 256, in any precision and memory layout.
+
+    torch's own looks at one number after the other; here whole vector registers are compared.
+    """
+    return cast(Tensor, _LargestAlone.apply(x)) if x.numel() else x.amax(dim=1)
+
+
+class _LargestAlone(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        from_end = torch.arange(x.shape[1], 0, -1, device=x.device, dtype=x.dtype)[:, None]
+        pieces = [_first_largest(x[rows], from_end) for rows in _pieces(x)]
+        values, places = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+        ctx.save_for_backward((x.shape[1] - places).clamp_(max=x.shape[1] - 1).to(torch.uint8))
+        ctx.like = x.shape, x.stride()
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (place,) = ctx.saved_tensors
+        every = torch.empty_strided(*ctx.like, dtype=gradient.dtype, device=gradient.device).zero_()
+        return every.scatter_(1, place.long()[:, None], gradient[:, None])
+
+
+def _first_largest(x: Tensor, from_end: Tensor) -> tuple[Tensor, Tensor]:
+    """``(N, K, C), (K, 1) -> (N, C), (N, C)``: the maximum, and how far from the end it first stands."""
+    values = x.amax(dim=1)
+    is_largest = torch.eq(x, values[:, None], out=torch.empty_like(x))
+    return values, is_largest.mul_(from_end).amax(dim=1)
 
 
 def _in_half(*tensors: Tensor | None) -> tuple[Any, ...]:

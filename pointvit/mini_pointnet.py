@@ -186,5 +186,7 @@ def _largest(x: Tensor) -> Tensor:
     """``(N, K, C) -> (N, C)``: the maximum over the group."""
     if not (torch.is_grad_enabled() and x.requires_grad):
         return x.amax(dim=1)
-    # Backward, max copies to one place each, in x's memory layout; amax would compare everything once more.
-    return (x.mT.max(dim=2) if x.mT.is_contiguous() else x.max(dim=1)).values
+    if torch.compiler.is_compiling() or x.is_cuda or x.shape[1] > lean.LARGEST_GROUP:
+        # Backward, max copies to one place each; amax would compare everything once more.
+        return x.max(dim=1).values
+    return lean.largest(x)
