@@ -140,6 +140,9 @@ def few_shot_accuracy(
         raise ValueError("query_features and query_labels belong together; give both or neither")
     others = features if query_features is None else query_features
     truth = np.asarray(labels if query_labels is None else query_labels)
+    for of, count in ((features, len(labels)), (others, len(truth))):
+        if len(of) != count or not np.isfinite(of).all():
+            raise ValueError(f"expected finite features of {count} shapes, one for each label, got {len(of)}")
     classify = classifier or nearest_class_mean
     accuracies = []
     for episode in episodes:

@@ -74,7 +74,7 @@ def read_class_names(path: Path) -> list[str]:
         raise FileNotFoundError(
             f"{path}: expected the list of classes, one a line; it comes with the data set"
         )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = _lines(path)
     if len(set(names)) != len(names) or not names:
         raise DataError(
             f"{path}: expected distinct class names, one a line, got {len(names)}, {len(set(names))} distinct"
@@ -82,11 +82,19 @@ def read_class_names(path: Path) -> list[str]:
     return names
 
 
+def _lines(path: Path) -> list[str]:
+    """Those of a text file that are not empty."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected text in UTF-8, one name a line ({error.reason})") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def _files(root: Path, split: str) -> list[Path]:
     listing = root / f"{split}_files.txt"
     if listing.is_file():
-        lines = [line.strip() for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
-        files = [root / Path(line.replace("\\", "/")).name for line in lines]
+        files = [root / Path(line.replace("\\", "/")).name for line in _lines(listing)]
     else:
         files = sorted(root.glob(f"ply_data_{split}*.h5"))
     if not files:

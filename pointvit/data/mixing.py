@@ -7,6 +7,7 @@ that came from its cloud, counted.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -106,7 +107,7 @@ class RSMix(Mixing):
 
 
 def _check(beta: float, probability: float) -> None:
-    if not beta > 0:
+    if not 0 < beta < math.inf:
         raise ValueError(f"beta must be positive, got {beta}")
     if not 0 <= probability <= 1:
         raise ValueError(f"probability must lie in [0, 1], got {probability}")

@@ -84,7 +84,8 @@ class SteppedModule(pl.LightningModule):
 
 def check_rates(lr: float, weight_decay: float, trunk_lr_scale: float, warmup_epochs: float) -> None:
     """Raises ValueError unless these are numbers to train with."""
-    if not (lr > 0 and weight_decay >= 0 and trunk_lr_scale >= 0 and warmup_epochs >= 0):
+    rest = (weight_decay, trunk_lr_scale, warmup_epochs)
+    if not (0 < lr < math.inf and all(0 <= value < math.inf for value in rest)):
         raise ValueError(
             "model.lr must be positive and weight_decay, trunk_lr_scale, warmup_epochs not negative, got "
             f"{lr}, {weight_decay}, {trunk_lr_scale} and {warmup_epochs}"

@@ -63,9 +63,10 @@ def render_points(
             come from the depth image's slope alone.
 
     Raises:
-        ValueError: for a wrong shape, mode, rig, axis, or a length outside 1..P.
+        ValueError: for a wrong shape, mode, rig, axis, splat or gap, or a length outside 1..P.
     """
     _check(points, mode, lengths, normals)
+    _check_radii(splat, gap)
     cameras = Cameras.from_rig(num_views, size, up_axis, rig, perspective).to(points.device)
     images = torch.empty(len(points), len(cameras), 3, size, size, device=points.device)
     piece = PIECE.get(points.device.type, PIECE_ELSEWHERE)
@@ -79,7 +80,15 @@ def render_points(
     return images
 
 
+def _check_radii(splat: float | None, gap: float | None) -> None:
+    for name, radius in (("splat", splat), ("gap", gap)):
+        if radius is not None and not 0 <= radius <= 2:
+            raise ValueError(f"expected {name} from 0 to 2 sphere radii, got {radius}.")
+
+
 def _check(points: Tensor, mode: str, lengths: Tensor | None, normals: bool) -> None:
+    if not isinstance(points, Tensor):
+        raise ValueError(f"expected points as a tensor (B, P, 3), got {type(points).__name__}.")
     if points.ndim != 3 or points.shape[1] < 1 or points.shape[2] < 3:
         raise ValueError(
             f"expected points of shape (B, P, 3) with P of at least 1, got {tuple(points.shape)}."
@@ -88,9 +97,10 @@ def _check(points: Tensor, mode: str, lengths: Tensor | None, normals: bool) -> 
         raise ValueError(f"normals=True expects points of shape (B, P, 6), got {tuple(points.shape)}.")
     check_mode(mode)
     if lengths is not None:
-        if lengths.shape != points.shape[:1]:
+        if lengths.shape != points.shape[:1] or lengths.is_floating_point():
             raise ValueError(
-                f"expected one length a cloud, shape ({len(points)},), got {tuple(lengths.shape)}."
+                f"expected one length a cloud, shape ({len(points)},) of whole numbers, got "
+                f"{tuple(lengths.shape)} of {lengths.dtype}."
             )
         if bool((lengths < 1).any() | (lengths > points.shape[1]).any()):
             raise ValueError(f"expected lengths within 1..{points.shape[1]}, got {lengths.tolist()}.")

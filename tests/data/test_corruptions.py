@@ -274,6 +274,11 @@ def removed(before: Tensor, after: Tensor) -> set[int]:
     return {i for i, point in enumerate(before.tolist()) if tuple(point) not in left}
 
 
+def test_of_very_small_clouds_cutout_leaves_a_point():
+    for count in (2, 8, 9, 10, 11):
+        assert cutout(CLOUDS[:, :count], 10, seeded()).shape == (len(CLOUDS), 1, 3)
+
+
 def test_a_hole_is_a_point_with_its_nearest():
     points = CLOUDS[:1, :1024]
     gone = removed(points[0], cutout(points, 1, seeded())[0])

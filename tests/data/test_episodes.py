@@ -88,6 +88,13 @@ def test_queries_of_another_split_are_scored_there():
         few_shot_accuracy(features[LABELS], LABELS, episodes, query_labels=test_labels)
 
 
+def test_features_that_do_not_fit():
+    episodes = make_episodes(LABELS, 5, 10)
+    for features in (np.eye(12)[LABELS][:7], np.full((len(LABELS), 2), np.nan)):
+        with pytest.raises(ValueError, match=f"expected finite features of {len(LABELS)} shapes"):
+            few_shot_accuracy(features, LABELS, episodes)
+
+
 def test_one_episode_has_no_interval():
     with pytest.raises(ValueError, match="an interval needs at least 2 runs, got 1"):
         few_shot_accuracy(np.eye(12)[LABELS], LABELS, make_episodes(LABELS, 5, 10, folds=1))

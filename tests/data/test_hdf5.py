@@ -167,6 +167,12 @@ def test_class_list_without_distinct_names(tmp_path, text):
         read_class_names(tmp_path / "shape_names.txt")
 
 
+def test_class_list_that_is_no_text(tmp_path):
+    (tmp_path / "shape_names.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"shape_names\.txt: expected text in UTF-8, one name a line"):
+        read_class_names(tmp_path / "shape_names.txt")
+
+
 @pytest.mark.parametrize("text", ["[1", json.dumps(["a"]), json.dumps({"a": 1})])
 def test_names_of_shapes_that_do_not_fit(tmp_path, text):
     write(tmp_path)

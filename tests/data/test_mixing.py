@@ -175,6 +175,7 @@ def test_a_batch_of_one_and_equal_points():
     [
         (lambda: PointCutMix("middle"), "kind must be one of random, nearest, got 'middle'"),
         (lambda: PointCutMix(beta=0), "beta must be positive, got 0"),
+        (lambda: RSMix(beta=float("inf")), "beta must be positive, got inf"),
         (lambda: RSMix(probability=1.5), r"probability must lie in \[0, 1\], got 1.5"),
         (lambda: RSMix(max_share=0), r"max_share must lie in \(0, 1\], got 0"),
     ],

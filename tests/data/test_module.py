@@ -272,6 +272,7 @@ def test_folder_and_synthetic_shapes(tmp_path, monkeypatch):
         ({"batch_size": 0}, "data.batch_size must be at least 1, got 0"),
         ({"num_points": 0}, "data.num_points must be at least 1, got 0"),
         ({"shapes_per_class": 0}, "data.shapes_per_class must be at least 1, got 0"),
+        ({"seed": -1}, "data.seed must not be negative, got -1"),
         ({"num_workers": -1}, "data.num_workers must not be negative, got -1"),
         ({"val_fraction": 1.5}, "data.val_fraction must lie between 0 and 1, got 1.5"),
         ({"val_fraction": 0.0}, "data.val_fraction must lie between 0 and 1, got 0.0"),

@@ -191,7 +191,8 @@ def test_public_files_are_not_written_over(tmp_path):
     assert not (tmp_path / "modelnet40_c" / OURS).exists()
 
 
-def test_a_note_without_classes(tmp_path):
-    (tmp_path / OURS).write_text(json.dumps({"made_by": "x"}), encoding="utf-8")
+@pytest.mark.parametrize("note", [{"made_by": "x"}, {"class_names": 3}, {"class_names": [1]}, [], None])
+def test_a_note_without_classes(note, tmp_path):
+    (tmp_path / OURS).write_text(json.dumps(note), encoding="utf-8")
     with pytest.raises(DataError, match=re.escape(f"{tmp_path / OURS}: does not say class_names")):
         class_names_of(tmp_path)

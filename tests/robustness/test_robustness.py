@@ -276,7 +276,12 @@ def test_our_sets_as_files_give_the_same_results(saved, root, tmp_path, capsys):
         (["--root", "{root}"], "name a model to measure, or --write FOLDER"),
         (["{model}", "--root", "{root}", "--benchmark", "modelnet-40c"], "did you mean modelnet40-c"),
         (["{model}", "--root", "{root}", "--severities", "1,x"], "--severities must be whole numbers .* 'x'"),
+        (["{model}", "--root", "{root}", "--severities", ""], "--severities must be a list .* no empty part"),
         (["{model}", "--root", "{root}", "--limit", "0"], "--limit must be at least 1, got 0"),
+        (["{model}", "--root", "{root}", "--limit", "x"], "Expected a <class 'int'>. Got value: x"),
+        (["{model}", "--root", "{root}", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["{model}", "--root", "{root}", "--precision", "half"], "invalid choice: 'half'"),
+        (["={model}", "--root", "{root}"], "a model is PATH or NAME=PATH, got '=.*'"),
         (["{model}", "--root", "nowhere"], "nowhere: no such folder"),
         (["{model}", "--public", "nowhere"], "nowhere: no such folder; data/README.md"),
         (["{model}", "--public", "{root}"], "77 of 77 files of ModelNet40-C are missing"),
@@ -315,3 +320,10 @@ def test_the_page_in_a_browser(saved, root, tmp_path, visit):
     table = page.locator("table", has_text="Overall accuracy on every set").first
     shown = [cells.split("\t") for cells in table.locator("tbody").inner_text().splitlines() if "\t" in cells]
     assert [row[-1] for row in shown] == [f"{float(row['overall_accuracy']):.2%}" for row in rows]
+
+
+@pytest.mark.parametrize("result", [{"clouds": 3}, {"same": "x", "clouds": 3}, 3])
+def test_damaged_results_are_refused(result, tmp_path):
+    (tmp_path / "done.json").write_text(json.dumps({"key": result}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"done\.json: holds no finished measurements"):
+        Done(tmp_path / "done.json")

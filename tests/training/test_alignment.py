@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -436,6 +437,8 @@ def test_bad_input_is_said_in_one_sentence_before_anything_is_written(failing, t
     (tmp_path / "mine" / "thesis.tex").touch()
     assert "is not a saved model; choose another folder" in failing("--output", str(tmp_path / "mine"))
     assert "num_group" in failing("--model.settings", "{num_group: 3}")
+    assert "in_chans is 3 here, got 6" in failing("--model.settings", "{in_chans: 6}")
+    assert "num_classes is 0 here, got 4" in failing("--model.settings", "{num_classes: 4}")
     named = failing("--model.model", "vit_tiny_patch16_224", "--model.student_init", "scratch",
                     "--model.settings", "{depth: 1}")  # fmt: skip
     assert "no point encoder" in named
@@ -446,6 +449,35 @@ def test_teacher_and_output_must_be_given(command, capsys):
         place = command.index(name)
         assert main([*command[:place], *command[place + 2 :]]) == 2
         assert name.removeprefix("--") in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_could_not_be_saved_is_not_trained(failing, tmp_path):
+    (tmp_path / "file").touch()
+    assert "is a file, expected a folder to write to" in failing(
+        "--output", str(tmp_path / "file" / "aligned")
+    )
+
+
+def test_an_encoder_that_took_no_step_is_not_saved(command, tmp_path, capsys):
+    assert main([*command, "--trainer.max_epochs", "0"]) == 2
+    assert "no step was taken, so nothing is aligned" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "aligned").exists()
+
+
+def test_damaged_targets_are_named(command, failing, tmp_path):
+    assert main([*command, "--trainer.max_epochs", "1"]) == 0
+    (folder,) = (tmp_path / "targets").iterdir()
+    np.save(folder / "objects.npy", np.load(folder / "objects.npy")[:3])
+    assert failing() == f"{folder}: targets that cannot be read; delete the folder"
+    (folder / "made_from.json").unlink()
+    assert failing() == f"{folder}: targets that do not say what they are of; delete the folder"
+
+
+def test_going_on_says_what_is_asked_for_in_vain(command, tmp_path, capsys):
+    assert main([*command, "--trainer.max_epochs", "1"]) == 0
+    last = str(tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt")
+    assert main([*command, "--ckpt_path", last, "--model.lr", "0.5"]) == 0
+    assert f"{last}: goes on as it began; not used: model.lr=0.5" in capsys.readouterr().err
 
 
 def test_going_on_with_other_settings_is_refused(command, failing, tmp_path):

@@ -138,6 +138,35 @@ def test_fast_dev_run_writes_nothing(options, tmp_path):
     assert not list((tmp_path / "runs").glob("**/*.ckpt"))
 
 
+def test_without_a_logger_there_is_no_config_to_be_in_the_way(options, tmp_path):
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+            assert main(["fit", *options, "--trainer.logger=false", "--trainer.max_epochs=1"]) == 0
+    assert {file.name for file in (tmp_path / "runs").iterdir()} == {"checkpoints", "model"}
+
+
+def test_epochs_without_validation_choose_no_checkpoint(options, tmp_path):
+    sparse = ["--trainer.check_val_every_n_epoch", "2", "--trainer.max_epochs", "3"]
+    assert main(["fit", *options, *sparse]) == 0
+    folder = tmp_path / "runs" / "version_0" / "checkpoints"
+    epochs = {
+        name: torch.load(folder / f"{name}.ckpt", weights_only=True)["epoch"] for name in ("best", "last")
+    }
+    assert epochs == {"best": 1, "last": 2}
+
+
+def test_going_on_says_what_is_asked_for_in_vain(options, trained, capsys):
+    last = str(trained / "checkpoints" / "last.ckpt")
+    capsys.readouterr()
+    assert main(["fit", *options, "--ckpt_path", last]) == 0
+    assert "not used" not in capsys.readouterr().err
+    other = ["--model.lr", "0.5", "--model.layer_decay", "0.5"]
+    assert main(["fit", *options, *other, "--ckpt_path", last]) == 0
+    vain = "model.lr=0.5 (it was 0.002), model.layer_decay=0.5 (it was 1.0)"
+    assert f"{last}: goes on as it began; not used: {vain}" in capsys.readouterr().err.splitlines()
+
+
 def test_only_third_party_chatter_is_filtered():
     with quiet():
         with pytest.warns(UserWarning, match="of our own"):
@@ -219,6 +248,46 @@ def test_checkpoint_of_other_classes(failing, options, trained, tmp_path, write_
         assert said.startswith(f"{best}: was trained on the classes ball, plate, rod, ... (4)")
 
 
+def test_the_classes_that_differ_are_named(options, failing, trained, tmp_path, write_clouds):
+    best = str(trained / "checkpoints" / "best.ckpt")
+    for classes, told in (
+        (["ball", "plate", "rod", "cone"], "slab only there and cone only here"),
+        (["ball", "plate", "slab", "rod"], "in another order"),
+    ):
+        root = write_clouds(tmp_path / classes[-1], classes)
+        said = failing("test", "--data.root", str(root), "--ckpt_path", best)
+        assert f"({told}); use the data set it was made for" in said
+
+
+def test_going_on_in_another_mode(failing, trained):
+    said = failing(
+        "fit", "--model.transfer", "lora", "--ckpt_path", str(trained / "checkpoints" / "last.ckpt")
+    )
+    assert "was trained with model.transfer=full, asked for is lora" in said
+
+
+def test_checkpoint_of_another_command(failing, trained):
+    file = trained / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(file, weights_only=True)
+    checkpoint["hyper_parameters"]["teacher"] = "x"
+    torch.save(checkpoint, file)
+    for command in ("fit", "test"):
+        said = failing(command, "--ckpt_path", str(file))
+        assert said.startswith(f"{file}: was not made by `pointvit fit`, as it has the setting model.teacher")
+
+
+def test_what_follows_from_the_data_is_no_setting(failing):
+    assert failing("fit", "--model.settings.num_classes", "7") == (
+        "model.settings: num_classes is 4 here, got 7; leave it out"
+    )
+    assert "in_chans is 3 here, got 6" in failing("fit", "--model.settings.in_chans", "6")
+
+
+def test_what_a_class_says_of_its_options_is_all_that_is_said(failing):
+    said = failing("fit", "--data.mix", "pointvit.data.mixing.RSMix", "--data.mix.beta", "0")
+    assert said == "beta must be positive, got 0.0"
+
+
 def test_checkpoint_of_another_density_warns(options, trained, tmp_path, capsys):
     best = str(trained / "checkpoints" / "best.ckpt")
     assert main(["test", *options, "--data.num_points", "32", "--ckpt_path", best]) == 0
@@ -254,10 +323,12 @@ def test_pretrained_file_is_missing(failing, tmp_path):
         ("data.batch_size", "1", "data.batch_size=1 gives the head's batch norm no statistics"),
         ("data.val_fraction", "1.5", "data.val_fraction must lie between 0 and 1, got 1.5"),
         ("data.shapes_per_class", "0", "data.shapes_per_class must be at least 1, got 0"),
+        ("data.seed", "-1", "data.seed must not be negative, got -1"),
         ("data.num_workers", "-1", "data.num_workers must not be negative"),
         ("data.name", "modelnet41", "data.name must be one of modelnet40, modelnet10"),
         ("data.normals", "true", "expected the arrays data, label, normal"),
         ("model.lr", "0", "model.lr must be positive"),
+        ("model.trunk_lr_scale", "-1", "model.lr must be positive and weight_decay"),
         ("model.lr", "fast", "model.lr"),
         ("model.label_smoothing", "1", "model.label_smoothing must lie in [0, 1), got 1.0"),
         ("trainer.devices", "0", "0"),

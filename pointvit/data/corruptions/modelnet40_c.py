@@ -103,6 +103,7 @@ def cutout(points: Tensor, holes: int, generator: Generator) -> Tensor:
     """``(B, P, 3) -> (B, P - 30 holes, 3)``: random points are lost with their nearest, 30 each time."""
     batch, num_points = points.shape[:2]
     size = scaled(HOLE, num_points)
+    holes = min(holes, (num_points - 1) // size)  # of very small clouds a point is left
     left = points.new_ones((batch, num_points), dtype=torch.bool)
     for _ in range(holes):
         left = left & ~around_one(points, left, _same(size, left), generator)

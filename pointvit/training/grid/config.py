@@ -80,7 +80,7 @@ def make_parser() -> LightningArgumentParser:
         parser.add_argument(f"--{name}", default=default, help=words, **action)
     # What a config of `pointvit fit` has beside the three groups.
     parser.add_argument("--ema_decay", type=float | None, default=None, help="as for `pointvit fit`")
-    for name in ("seed_everything", "ckpt_path", "weights_only"):
+    for name in ("seed_everything", "ckpt_path", "weights_only", "optimizer", "lr_scheduler"):
         parser.add_argument(
             f"--{name}", type=Any, default=None, help="not used: cells have seeds of their own"
         )
@@ -99,6 +99,10 @@ def parsed(parser: LightningArgumentParser, args: Sequence[str]) -> Namespace:
         raise ValueError("transfer needs --config, a config as `pointvit fit` takes it")
     if options.trainer.max_steps != -1 or (options.trainer.max_epochs or 0) < 1:
         raise ValueError("transfer gives every arm the same epochs: set trainer.max_epochs, not max_steps")
+    if options.optimizer is not None or options.lr_scheduler is not None:
+        raise ValueError(
+            "transfer trains with AdamW and its own schedule: leave optimizer and lr_scheduler out"
+        )
     if "EarlyStopping" in str(options.trainer.callbacks):
         raise ValueError("transfer gives every arm the same epochs: leave EarlyStopping out")
     cut = [name for name, off in CUTS.items() if options.trainer[name] not in (off, None)]

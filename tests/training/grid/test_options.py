@@ -91,6 +91,14 @@ def test_shares_count_from_one():
         ),
         (lambda: given.compared("pretrained:full", ARMS), "--compare must be ARM/ARM"),
         (lambda: given.compared("pretrained:full/own:full", ARMS), "own:full: is no arm of this grid"),
+        (lambda: given.compared("pretrained:full/pretrained:full2", ARMS), "pretrained:full2: is no arm"),
+        (lambda: given.compared("pretrained:full/pretrained:full", ARMS), "is one arm twice"),
+        (lambda: given.compared("", ARMS), "no empty part"),
+        (lambda: given.rates(""), "no empty part"),
+        (lambda: given.arms(None, "", None, (5,), KNOWN), "--modes must be a list .* no empty part"),
+        (lambda: given.arms("", None, None, (5,), KNOWN), "--init must be a list .* no empty part"),
+        (lambda: given.arms(None, None, "scratch:full@x", (5,), KNOWN), "--arms: a size is .* got 'x'"),
+        (lambda: given.search_size("5,6"), "--search-shapes: a size is .* got '5,6'"),
     ],
 )
 def test_wrong_options(call, said):

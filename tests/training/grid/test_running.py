@@ -185,11 +185,15 @@ def test_another_config_is_refused(store):
 
 def test_a_damaged_cell_is_named(plan, store, trainer):
     run(plan, store, trainer)
-    file = sorted(store.folder.glob("cells/*.json"))[0]
+    file = next(file for file in store.folder.glob("cells/*.json") if ".search" not in file.name)
+    whole = file.read_text()
     for text, said in (
         ("{", "not readable as JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "not the result of"),
+        (whole.replace('"curve": [', '"curve": 3, "x": ['), "not the result of"),
+        (whole.replace('"val_best": ', '"val_best": "high", "x": '), "not the result of"),
+        (whole.replace('"test_oa": ', '"test_oa": null, "x": '), "not the result of"),
     ):
         file.write_text(text)
         with pytest.raises(ValueError, match=said) as error:

@@ -229,6 +229,17 @@ def test_a_rate_that_diverges_loses(transfer, tmp_path):
         (["--set", "scratch:full/data.num_points=8"], "expected KEY=VALUE with a key such as model."),
         (["--model.transfer_options", "{rank: 3}"], "no mode of this grid has the transfer option 'rank'"),
         (["--modes", "blocks=9"], "transfer mode blocks=9 asks for more blocks than the trunk's 2"),
+        (["--model.transfer_options", "{tokenizer: true}"], "option 'tokenizer'; they have none"),
+        (["--trainer.limit_val_batches", "0"], "leave trainer.limit_val_batches out, got 0"),
+        (["--trainer.limit_test_batches", "0"], "leave trainer.limit_test_batches out, got 0"),
+        (["--trainer.fast_dev_run", "true"], "leave trainer.fast_dev_run out, got True"),
+        (["--trainer.max_time", "00:00:01:00"], "leave trainer.max_time out"),
+        (["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "x"], "EarlyStopping out"),
+        (["--trainer.strategy", "ddpp"], "invalid strategy name"),
+        (["--trainer.devices", "0"], "Trainer"),
+        (["--ema_decay", "1"], "ema_decay must lie in (0, 1), got 1.0"),
+        (["--model.settings.num_classes", "9"], "num_classes is 4 here, got 9"),
+        (["--report-only", "true"], "holds no grid yet; run the command without --report-only"),
         (["--trainer.max_steps", "5"], "set trainer.max_epochs, not max_steps"),
         (["--data.root", "nowhere"], "nowhere: no such folder"),
         (["--model.model", "pointvit_tin"], "did you mean pointvit_tiny"),
@@ -253,3 +264,32 @@ def test_a_folder_of_another_config(transfer, tmp_path, capsys):
     assert (
         f"{tmp_path / 'out'}: holds a grid of another config (trainer.max_epochs was 4, now it is 7)" in said
     )
+
+
+def test_a_start_that_is_of_images(failing, tmp_path):
+    image = pointvit.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=2, num_classes=0)
+    folder = pointvit.save(image, tmp_path / "image")
+    said = failing("--init", "aligned,scratch", "--aligned", str(folder))
+    assert said.startswith(f"{folder}: the start aligned is an image encoder, expected a point encoder")
+
+
+def test_no_cell_to_report_on(transfer, tmp_path, capsys):
+    arm = ["--init", "scratch", "--trainer.max_epochs", "1", "--cells", "2/2"]
+    assert transfer(*arm) == 3
+    (cell,) = (tmp_path / "out" / "cells").iterdir()
+    cell.unlink()
+    assert transfer(*arm, "--report-only", "true") == 2
+    assert "no cell of this grid is done" in capsys.readouterr().err
+
+
+def test_classes_with_fewer_shapes_are_named_once(transfer, capsys, caplog):
+    few = ["--init", "scratch", "--trainer.max_epochs", "1", "--shapes-per-class", "2,50"]
+    assert transfer(*few) == 0
+    (record,) = (record for record in caplog.records if "shapes-per-class" in record.getMessage())
+    assert "4 of 4 classes have fewer than 50 training shapes and give all they have" in record.getMessage()
+
+
+def test_the_config_that_a_training_saved(transfer, options, tmp_path):
+    assert main(["fit", *options, "--trainer.max_epochs", "1"]) == 0
+    saved = ["--config", str(tmp_path / "runs" / "version_0" / "config.yaml")]
+    assert main(["transfer", *saved, *SMALL, "--init", "scratch", "--output", str(tmp_path / "out")]) == 0
