@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pointvit.checkpoints.writing import new_file
+from pointvit.checkpoints.writing import check_place, new_file
 from pointvit.compare import figures, pictures
 from pointvit.compare.multiview import Views, check_views
 from pointvit.compare.objects import Objects, Request, choose_objects, views_for
@@ -128,13 +127,7 @@ def rows(numbers: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Any]]:
 
 def check_folder(folder: Path) -> None:
     """Raises OSError where the results could not be written there, before hours of work."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise NotADirectoryError(f"{folder}: {place} is a file, expected a folder; choose another --output")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder}: {place} is not writable; choose another --output")
+    check_place(folder / FIGURES)
     for name in FILES:
         if (folder / name).is_dir():
             raise IsADirectoryError(f"{folder / name}: is a folder, expected a file; choose another --output")
