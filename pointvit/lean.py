@@ -99,28 +99,25 @@ class _Largest(Function):
         ctx: Any, x: Tensor, enter: Tensor | None, per_group: Tensor | None, weight: Tensor, bias: Tensor
     ) -> Tensor:
         x, enter, per_group, weight, bias = _in_half(x, enter, per_group, weight, bias)
-        from_end = torch.arange(x.shape[1], 0, -1, device=x.device, dtype=x.dtype)[:, None]
-        values, places = [], []
-        for rows in _pieces(x):
-            out = F.linear(_entered(x, enter, per_group, rows), weight, bias)
-            largest, place = _first_largest(out, from_end)
-            values.append(largest)
-            places.append(place)
-        ctx.save_for_backward(x, enter, per_group, weight, torch.cat(places).to(torch.uint8))
-        return torch.cat(values)
+        pieces = [
+            _first_largest(F.linear(_entered(x, enter, per_group, rows), weight, bias)) for rows in _pieces(x)
+        ]
+        values, places = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+        ctx.save_for_backward(x, enter, per_group, weight, places)
+        return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, enter, per_group, weight, place = ctx.saved_tensors
-        from_end = torch.arange(x.shape[1], 0, -1, device=x.device, dtype=x.dtype)[:, None]
+        order = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None]
         of_x, of_weight = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
         of_enter = of_group = None
         if enter is not None:
             of_enter, of_group = torch.zeros_like(enter, dtype=torch.float32), torch.empty_like(per_group)
         for rows in _pieces(x):
             entered = _entered(x, enter, per_group, rows)
-            chosen = torch.eq(place[rows, None].to(x.dtype), from_end, out=x.new_empty(0))
+            chosen = torch.eq(place[rows, None].to(x.dtype), order, out=x.new_empty(0))
             chosen = chosen.mul_(gradient[rows, None])
             of_weight += _products(chosen, entered)
             if enter is None or of_enter is None or of_group is None:
@@ -144,10 +141,9 @@ def largest(x: Tensor) -> Tensor:
 class _LargestAlone(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        from_end = torch.arange(x.shape[1], 0, -1, device=x.device, dtype=x.dtype)[:, None]
-        pieces = [_first_largest(x[rows], from_end) for rows in _pieces(x)]
+        pieces = [_first_largest(x[rows]) for rows in _pieces(x)]
         values, places = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-        ctx.save_for_backward((x.shape[1] - places).clamp_(max=x.shape[1] - 1).to(torch.uint8))
+        ctx.save_for_backward(places)
         ctx.like = x.shape, x.stride()
         return values
 
@@ -159,11 +155,14 @@ class _LargestAlone(Function):
         return every.scatter_(1, place.long()[:, None], gradient[:, None])
 
 
-def _first_largest(x: Tensor, from_end: Tensor) -> tuple[Tensor, Tensor]:
-    """``(N, K, C), (K, 1) -> (N, C), (N, C)``: the maximum, and how far from the end it first stands."""
+def _first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``(N, K, C) -> (N, C), (N, C) uint8``: the maximum over the group, and where it first stands."""
+    size = x.shape[1]
+    from_end = torch.arange(size, 0, -1, device=x.device, dtype=x.dtype)[:, None]
     values = x.amax(dim=1)
     is_largest = torch.eq(x, values[:, None], out=torch.empty_like(x))
-    return values, is_largest.mul_(from_end).amax(dim=1)
+    place = size - is_largest.mul_(from_end).amax(dim=1)
+    return values, place.clamp_(max=size - 1).to(torch.uint8)  # not a number is equal to nothing
 
 
 def _in_half(*tensors: Tensor | None) -> tuple[Any, ...]:

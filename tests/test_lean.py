@@ -87,8 +87,9 @@ def test_mini_pointnet(randomise: Randomise, monkeypatch: pytest.MonkeyPatch, si
     compare(net, torch.randn(2, 9, size, 6), monkeypatch, less=0.85 if size > 1 else 1.01)
 
 
-def test_of_equal_points_the_first_gets_the_gradient() -> None:
-    x = torch.ones(1, 4, 3, dtype=torch.bfloat16, requires_grad=True)
+@pytest.mark.parametrize("size", [4, lean.LARGEST_GROUP])
+def test_of_equal_points_the_first_gets_the_gradient(size: int) -> None:
+    x = torch.ones(1, size, 3, dtype=torch.bfloat16, requires_grad=True)
     lean.largest_of_linear(x, torch.ones(2, 3), torch.zeros(2)).sum().backward()
     assert x.grad is not None
     assert x.grad[0, 0].eq(2).all()
