@@ -22,14 +22,18 @@ Array = NDArray[Any]
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-_CACHED = 1 << 16
-"""Distances in one piece of a neighbour search (256 KB in float32): it stays in the second-level cache."""
+_CACHED = 1 << 18
+"""Distances in one piece of a neighbour search (1 MB in float32): smaller ones leave a second-level cache
+less, but threads then wait for each other to start the next operation."""
 
 _BLOCK = 256
 """Queries whose candidates are sorted together."""
 
 _WORTH_A_THREAD = 1 << 17
 """Coordinates below which one thread samples a batch faster than two."""
+
+_SEARCH_WORTH_A_THREAD = 1 << 23
+"""Distances below which one thread finds neighbours faster than two."""
 
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
@@ -147,7 +151,7 @@ def _search(
     batch, groups = queries.shape[:2]
     result = np.empty((batch, groups, k), np.int64)
     clouds, centers, sizes = points.numpy(), queries.numpy(), lengths.tolist()
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if batch * groups * points.shape[1] >= _SEARCH_WORTH_A_THREAD else 1
     block = min(_BLOCK, -(-groups // threads)) if batch < threads else _BLOCK
     blocks = [(row, begin) for row in range(batch) for begin in range(0, groups, max(1, block))]
 

@@ -87,21 +87,22 @@ class Plan:
 
     Attributes:
         rates: tried with seed 0 by each arm of which ``given`` has none; the best on validation is used.
-        given: learning rates by an arm's name.
+        given: by an arm's name, its own instead, one or several.
         default_rate: of all other arms, if ``rates`` is empty.
     """
 
     arms: tuple[Arm, ...]
     seeds: int
     rates: tuple[float, ...]
-    given: Mapping[str, float]
+    given: Mapping[str, tuple[float, ...]]
     default_rate: float
 
     def searches(self, arm: Arm) -> list[Cell]:
-        """The trainings that look for the learning rate of an arm; none where it is given."""
-        if arm.name in self.given or len(self.rates) < 2:
+        """The trainings that look for the learning rate of an arm; none where it has but one."""
+        rates = self._rates(arm)
+        if len(rates) < 2:
             return []
-        return [Cell(arm.init, arm.mode, arm.search_size, 0, rate, search=True) for rate in self.rates]
+        return [Cell(arm.init, arm.mode, arm.search_size, 0, rate, search=True) for rate in rates]
 
     def cells(self) -> list[Cell]:
         """Searches first; then seed by seed, so that what is there early can be compared."""
@@ -109,23 +110,19 @@ class Plan:
         sizes = sorted({size for arm in self.arms for size in arm.sizes}, key=in_order)
         for seed in range(self.seeds):
             for size in sizes:
-                found += [
-                    Cell(arm.init, arm.mode, size, seed, self._rate(arm))
-                    for arm in self.arms
-                    if size in arm.sizes
-                ]
+                for arm in self.arms:
+                    rates = self._rates(arm)
+                    if size in arm.sizes:
+                        rate = rates[0] if len(rates) == 1 else None
+                        found.append(Cell(arm.init, arm.mode, size, seed, rate))
         return found
 
     def arm(self, cell: Cell) -> Arm:
         """The arm that a cell belongs to."""
         return next(arm for arm in self.arms if (arm.init, arm.mode) == (cell.init, cell.mode))
 
-    def _rate(self, arm: Arm) -> float | None:
-        if arm.name in self.given:
-            return self.given[arm.name]
-        if len(self.rates) > 1:
-            return None
-        return self.rates[0] if self.rates else self.default_rate
+    def _rates(self, arm: Arm) -> tuple[float, ...]:
+        return self.given.get(arm.name, self.rates or (self.default_rate,))
 
 
 def in_order(size: Size) -> tuple[int, float]:

@@ -54,7 +54,12 @@ OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("start", list[str], [], "NAME=FOLDER: a further initial state, a saved point encoder (can be repeated)"),
     ("aligned", str | None, None, "FOLDER of `pointvit align`: short for --start aligned=FOLDER"),
     ("rates", str | None, None, "learning rates that each arm tries with seed 0; validation chooses"),
-    ("rate", list[str], [], "INIT:MODE=RATE: the learning rate of one arm (can be repeated)"),
+    (
+        "rate",
+        list[str],
+        [],
+        "INIT:MODE=RATE: the learning rate of one arm, or several for it to try (can be repeated)",
+    ),
     ("search-shapes", str | None, None, "the size at which rates are tried; default each arm's smallest"),
     ("set", list[str], [], "INIT:MODE/KEY=VALUE: a setting of one arm, as .../model.trunk_lr_scale=1"),
     ("compare", str | None, None, "pairs of arms to compare beside those against scratch: ARM/ARM"),

@@ -38,9 +38,11 @@ def seeds(count: int, intervals: bool) -> int:
     return count
 
 
-def rates(text: str | None) -> tuple[float, ...]:
+def rates(text: str | None, option: str = "--rates") -> tuple[float, ...]:
     """``"1e-4,1e-3"`` -> learning rates to try."""
-    return tuple(_rate("--rates", part) for part in _parts("--rates", text)) if text is not None else ()
+    return (
+        tuple(dict.fromkeys(_rate(option, part) for part in _parts(option, text))) if text is not None else ()
+    )
 
 
 def starts(named: Sequence[str], aligned: str | None) -> dict[str, str]:
@@ -111,9 +113,9 @@ def of_arms(option: str, texts: Sequence[str], arms: Collection[Arm], mark: str)
     return found
 
 
-def given_rates(texts: Sequence[str], arms: Collection[Arm]) -> dict[str, float]:
-    """``["pretrained:full=1e-4"]`` -> learning rates of single arms."""
-    return {name: _rate("--rate", value) for name, value in of_arms("--rate", texts, arms, "=")}
+def given_rates(texts: Sequence[str], arms: Collection[Arm]) -> dict[str, tuple[float, ...]]:
+    """``["pretrained:full=1e-4,1e-3"]`` -> learning rates of single arms."""
+    return {name: rates(value, "--rate") for name, value in of_arms("--rate", texts, arms, "=")}
 
 
 def compared(text: str | None, arms: Collection[Arm]) -> list[Pair]:

@@ -104,7 +104,7 @@ def search_table(searches: Sequence[Result], runs: Runs) -> Part:
     for arm in dict.fromkeys((result.cell.init, result.cell.mode) for result in searches):
         found = {r.cell.rate: r.measured.val_best for r in searches if (r.cell.init, r.cell.mode) == arm}
         rate = rates.get(arm)
-        edge = "; at the end of what was tried" if rate in (tried[0], tried[-1]) else ""
+        edge = "; at the end of what was tried" if rate in (min(found), max(found)) else ""
         shown = [f"{100 * found[rate]:.2f}" if rate in found else None for rate in tried]
         rows.append([label(*arm), *shown, "not yet" if rate is None else f"{rate:g}{edge}"])
     return table(

@@ -71,7 +71,7 @@ def trainer() -> Trainer:
 def plan() -> Plan:
     arms = (Arm("pretrained", "full", (5, 10), 5), Arm("scratch", "full", (5, 10), 5))
     return Plan(
-        (*arms, Arm("pretrained", "blocks=2", (10,), 10)), 2, (1e-4, 1e-3), {"scratch:full": 2e-3}, 5e-4
+        (*arms, Arm("pretrained", "blocks=2", (10,), 10)), 2, (1e-4, 1e-3), {"scratch:full": (2e-3,)}, 5e-4
     )
 
 

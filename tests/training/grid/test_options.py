@@ -31,9 +31,9 @@ def test_arms():
 
 
 def test_what_belongs_to_arms():
-    assert given.given_rates(["pretrained:blocks=2=3e-4", "pretrained:full=1e-3"], ARMS) == {
-        "pretrained:blocks=2": 3e-4,
-        "pretrained:full": 1e-3,
+    assert given.given_rates(["pretrained:blocks=2=3e-4", "pretrained:full=1e-3,1e-2"], ARMS) == {
+        "pretrained:blocks=2": (3e-4,),
+        "pretrained:full": (1e-3, 1e-2),
     }
     assert given.of_arms("--set", ["pretrained:blocks=2/model.lr=1"], ARMS, "/") == [
         ("pretrained:blocks=2", "model.lr=1")

@@ -108,6 +108,14 @@ def test_on_a_phone(report, tmp_path, visit):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_the_end_of_an_arms_own_rates_is_told(store, trainer, tmp_path):
+    arms = Arm("pretrained", "full", (5,), 5), Arm("scratch", "full", (5,), 5)
+    plan = Plan(arms, 1, (1e-4, 1e-3), {"scratch:full": (1e-2, 3e-2)}, 5e-4)
+    run(plan, store, trainer)
+    text = Report(results(plan, store), 0, COMMAND, "", {}).write(tmp_path / "own").read_text()
+    assert "0.001; at the end of what was tried" in text
+
+
 def test_one_size_one_seed_and_what_is_missing(store, trainer, tmp_path):
     plan = Plan((Arm("pretrained", "full", (5,)), Arm("scratch", "full", (5,))), 1, (), {}, 1e-3)
     run(plan, store, trainer)

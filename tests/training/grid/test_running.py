@@ -47,6 +47,23 @@ def test_without_a_search_rates_are_known():
         ]
 
 
+def test_an_arm_may_try_rates_of_its_own():
+    arms = tuple(Arm(init, "full", (3,), 3) for init in ("pretrained", "scratch", "shuffled"))
+    given = {"scratch:full": (1e-2, 3e-2), "shuffled:full": (5e-2,)}
+    cells = Plan(arms, 1, (1e-4, 1e-3), given, 5e-4).cells()
+    assert [(cell.init, cell.rate) for cell in cells if cell.search] == [
+        ("pretrained", 1e-4),
+        ("pretrained", 1e-3),
+        ("scratch", 1e-2),
+        ("scratch", 3e-2),
+    ]
+    assert [(cell.init, cell.rate) for cell in cells if not cell.search] == [
+        ("pretrained", None),
+        ("scratch", None),
+        ("shuffled", 5e-2),
+    ]
+
+
 def test_everything_runs_once_and_no_more(plan, store, trainer):
     assert run(plan, store, trainer) == []
     assert len(trainer.asked) == len(set(trainer.asked)) == 14
