@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pointvit.data.io import sample_triangles
 
 Triangles = NDArray[np.float64]
+Rng = np.random.Generator
 Axis = Literal["x", "y", "z"]
 
 _BOX_FACES = np.array(
@@ -130,7 +131,7 @@ def smooth_curve(knots: ArrayLike, samples: int = 6) -> NDArray[np.float64]:
     return np.concatenate([curve.reshape(-1, points.shape[1]), points[-1:]])
 
 
-def sample_surface(triangles: Triangles, num_points: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def sample_surface(triangles: Triangles, num_points: int, rng: Rng) -> NDArray[np.float64]:
     """(T, 3, 3) -> (num_points, 3), uniform by area over all the triangles."""
     chosen, weights = sample_triangles(triangles, num_points, rng)
     return (weights[..., None] * triangles[chosen]).sum(axis=1)
@@ -141,7 +142,7 @@ def corners(width: float, depth: float) -> list[tuple[float, float]]:
     return [(x * width / 2, y * depth / 2) for x in (-1, 1) for y in (-1, 1)]
 
 
-def legs(g: np.random.Generator, width: float, depth: float, height: float) -> list[Triangles]:
+def legs(g: Rng, width: float, depth: float, height: float) -> list[Triangles]:
     """Legs from the floor up to `height`: square, round, splayed, runners, or three of them."""
     thick, splay = g.uniform(0.02, 0.06), g.uniform(1.0, 1.25)
     feet = corners(width - thick, depth - thick)
@@ -160,7 +161,7 @@ def legs(g: np.random.Generator, width: float, depth: float, height: float) -> l
     return parts
 
 
-def pedestal(g: np.random.Generator, width: float, height: float) -> list[Triangles]:
+def pedestal(g: Rng, width: float, height: float) -> list[Triangles]:
     """Central post on a disc, a cone or a star of feet."""
     parts = [cylinder(g.uniform(0.02, 0.08), height, sides=12)]
     reach, feet = width * g.uniform(0.35, 0.55), int(g.integers(1, 6))
@@ -170,14 +171,14 @@ def pedestal(g: np.random.Generator, width: float, height: float) -> list[Triang
     return parts + [turn(foot, "z", 360 * i / feet) for i in range(feet)]
 
 
-def slab(g: np.random.Generator, width: float, depth: float, thick: float) -> Triangles:
+def slab(g: Rng, width: float, depth: float, thick: float) -> Triangles:
     """Seat or table top standing on z = 0: rectangular, oval or tapered."""
     if g.random() < 0.4:
         return cylinder(0.5, thick) * [width, depth, 1]
     return box((width, depth, thick), top=(1, g.uniform(0.85, 1)))
 
 
-def slats(count: int, width: float, depth: float, thick: float, g: np.random.Generator) -> Triangles:
+def slats(count: int, width: float, depth: float, thick: float, g: Rng) -> Triangles:
     """`count` planks along x that share `depth`, with a gap between neighbours."""
     pitch, fill = depth / count, g.uniform(0.55, 0.95)
     return np.concatenate(

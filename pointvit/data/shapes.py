@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pointvit.data.dataset import DataError, PointCloudDataset
 from pointvit.data.hdf5 import read_hdf5_split, write_hdf5_split
-from pointvit.data.primitives import rotation, sample_surface
-from pointvit.data.recipes import RECIPES, Rng
+from pointvit.data.primitives import Rng, rotation, sample_surface
+from pointvit.data.recipes import RECIPES
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +59,14 @@ class Buckets:
             total = gap.mul_(gap) if total is None else total.add_(gap.mul_(gap))
         assert total is not None
         return total
+
+
+class Scratch(NamedTuple):
+    """Memory that is used again and again, because fresh memory has to be mapped first."""
+
+    differences: Tensor
+    planes: Tensor
+    nearest: Tensor
 
 
 def farthest_point_sample(points: Tensor, num_samples: int, lengths: Tensor, start: Tensor) -> Tensor:
@@ -131,7 +140,9 @@ def _sample(cloud: Tensor, count: int, first: int) -> Array:
     """
     buckets = cut(cloud)
     nearest = torch.full(buckets.planes.shape[1:], torch.inf, dtype=cloud.dtype)
-    scratch = torch.empty(max(buckets.planes.numel(), 3 * _TOGETHER), dtype=cloud.dtype)
+    numbers = buckets.planes.numel()
+    sizes = max(numbers, 3 * _TOGETHER), numbers, nearest.shape
+    scratch = Scratch(*(cloud.new_empty(size) for size in sizes))
     flat = nearest.view(-1).numpy()
     flat[len(cloud) :] = -1.0  # below every distance: neither copies nor chosen points are chosen again
     place = np.empty(len(cloud), np.int64)
@@ -147,7 +158,7 @@ def _sample(cloud: Tensor, count: int, first: int) -> Array:
             return chosen
         positions = torch.from_numpy(planes[:, new])
         if done <= _ONE_BY_ONE:
-            _apply_everywhere(buckets.planes, positions, nearest, scratch)
+            _apply_everywhere(buckets.planes, positions, nearest, scratch.differences)
             farthest = nearest.amax(dim=1)
         else:
             _apply(buckets, positions, nearest, farthest, scratch)
@@ -189,19 +200,18 @@ def _round(planes: Array, candidates: Array, nearest: Array, limit: float, most:
     return np.array(picked)
 
 
-def _apply_everywhere(planes: Tensor, positions: Tensor, nearest: Tensor, scratch: Tensor) -> None:
+def _apply_everywhere(planes: Tensor, positions: Tensor, nearest: Tensor, memory: Tensor) -> None:
     """``(3, N, S), (3, m)``: lowers ``nearest`` (N, S) to the distances from the positions."""
     for position in positions.T:
-        x, y, z = torch.sub(planes, position[:, None, None], out=_cut_off(scratch, planes.shape)).square_()
+        x, y, z = torch.sub(planes, position[:, None, None], out=_cut_off(memory, planes.shape)).square_()
         torch.minimum(nearest, x.add_(y).add_(z), out=nearest)
 
 
-def _cut_off(scratch: Tensor, shape: Sequence[int]) -> Tensor:
-    """The beginning of memory that is used again and again, because fresh memory has to be mapped first."""
-    return scratch[: math.prod(shape)].view(shape)
+def _cut_off(memory: Tensor, shape: Sequence[int]) -> Tensor:
+    return memory[: math.prod(shape)].view(shape)
 
 
-def _apply(buckets: Buckets, positions: Tensor, nearest: Tensor, farthest: Tensor, scratch: Tensor) -> None:
+def _apply(buckets: Buckets, positions: Tensor, nearest: Tensor, farthest: Tensor, scratch: Scratch) -> None:
     """Lowers ``nearest`` (N, S), and its maxima ``farthest`` (N,), where a box is nearer than its maximum.
 
     The buckets are taken with the most positions first, so that their i-th positions go to the first few.
@@ -212,20 +222,22 @@ def _apply(buckets: Buckets, positions: Tensor, nearest: Tensor, farthest: Tenso
     if not len(order):
         return
     counts = counts[order]
-    which = np.nonzero(near[order])[1]
+    which = np.flatnonzero(near[order]) % near.shape[1]
     starts = np.cumsum(counts) - counts
     layers = np.arange(counts[0])
     widths = np.searchsorted(-counts, -layers, side="left").tolist()  # buckets with more positions than that
     rows = torch.from_numpy(order)
-    planes, lowered = buckets.planes.index_select(1, rows)[:, None], nearest.index_select(0, rows)
+    planes = _cut_off(scratch.planes, (3, len(rows), _SIZE))
+    planes = torch.index_select(buckets.planes, 1, rows, out=planes)[:, None]
+    lowered = torch.index_select(nearest, 0, rows, out=scratch.nearest[: len(rows)])
     layer = 0
     while layer < len(layers):
         width = widths[layer]
         several = layers[layer : layer + max(1, _TOGETHER // (width * _SIZE)), None]
         # Buckets with fewer positions than others are given their last one again, which changes nothing.
         of_bucket = which[starts[:width] + np.minimum(several, counts[:width] - 1)]
-        some = positions[:, torch.from_numpy(of_bucket), None]
-        difference = _cut_off(scratch, (3, len(several), width, _SIZE))
+        some = positions.index_select(1, torch.from_numpy(of_bucket).view(-1)).view(3, len(several), -1, 1)
+        difference = _cut_off(scratch.differences, (3, len(several), width, _SIZE))
         x, y, z = torch.sub(planes[:, :, :width], some, out=difference).square_().unbind()
         distance = x.add_(y).add_(z)
         closest = distance.amin(dim=0) if len(several) > 1 else distance[0]
