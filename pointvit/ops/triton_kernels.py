@@ -1,8 +1,9 @@
-"""The kernels of :mod:`pointvit.ops.triton_backend`; the only module that imports Triton."""
+"""The kernels of :mod:`pointvit.ops.triton_backend`; the only module that imports Triton.
+
+Its compiler evaluates annotations and refuses names that are not Triton's own.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -11,7 +12,9 @@ next_power_of_2 = triton.next_power_of_2
 
 
 @triton.jit
-def squared_distance(x: Any, y: Any, z: Any, cx: Any, cy: Any, cz: Any) -> Any:
+def squared_distance(
+    x: tl.tensor, y: tl.tensor, z: tl.tensor, cx: tl.tensor, cy: tl.tensor, cz: tl.tensor
+) -> tl.tensor:
     dx = x - cx
     dy = y - cy
     dz = z - cz
@@ -20,8 +23,8 @@ def squared_distance(x: Any, y: Any, z: Any, cx: Any, cy: Any, cz: Any) -> Any:
 
 @triton.jit
 def sample(
-    planes: Any, nearest: Any, lengths: Any, start: Any, chosen: Any, count: Any, size: Any, stride: Any,
-    TILE: tl.constexpr,
+    planes: tl.tensor, nearest: tl.tensor, lengths: tl.tensor, start: tl.tensor, chosen: tl.tensor,
+    count: tl.tensor, size: tl.tensor, stride: tl.tensor, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program a cloud. Every lane keeps the farthest of the points it has seen; once a step the
     lanes are compared. A point is read and written by one lane only: no lane waits for another's memory."""
@@ -57,8 +60,9 @@ def sample(
 
 @triton.jit
 def neighbours(
-    planes: Any, centers: Any, lengths: Any, found: Any, groups: Any, size: Any, center_stride: Any,
-    stride: Any, most: Any, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
+    planes: tl.tensor, centers: tl.tensor, lengths: tl.tensor, found: tl.tensor, groups: tl.tensor,
+    size: tl.tensor, center_stride: tl.tensor, stride: tl.tensor, most: tl.tensor,
+    QUERIES: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program for a few queries of a cloud, with their WIDTH nearest so far as sorted keys in registers.
 
