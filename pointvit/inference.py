@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pointvit.data.io import READERS, PointCloud, read_points
 from pointvit.data.transforms import NormalizeUnitSphere, swap_up_axis
-from pointvit.input_doctor import remarks
+from pointvit.input_words import remarks
 
 if TYPE_CHECKING:
     from pointvit.model import ViT
@@ -185,7 +185,7 @@ def load_cloud(model: ViT, source: Any) -> Tensor:
 
     Meshes are sampled by area, larger clouds thinned at random; both with a fixed seed. Points that are not
     finite are left out, with a warning, as there is of a cloud with far fewer points than in training, and
-    of what :func:`pointvit.input_doctor.remarks` finds.
+    of what :func:`pointvit.input_words.remarks` finds.
     """
     cloud, notes = _load(model, source, None)
     for note in notes:

@@ -1,6 +1,7 @@
 """What is unusual about a cloud: duplicates, outliers, flatness, normals, and which axis is vertical.
 
-Pure functions of coordinates, in numpy. They say what they find; nothing is changed here.
+Pure functions of coordinates, in numpy. They say what they find; nothing is changed here, and
+:mod:`pointvit.input_words` puts it into words.
 """
 
 from __future__ import annotations
@@ -89,13 +90,13 @@ def examine(cloud: PointCloud, seed: int = 0) -> Findings:
     looked_at = _sample(points, EXAMINED, rng)
     far = isolated_points(looked_at, seed)
     kept = looked_at[~far]
-    radius = _radius(points)
+    radius = radius_of(points)
     return Findings(
         num_points=len(points),
         num_dropped=cloud.num_dropped,
         num_duplicates=int(duplicates.sum()),
         num_outliers=round(float(far.mean()) * len(points)),
-        rest=_radius(kept) / _radius(looked_at) if far.any() else 1.0,
+        rest=radius_of(kept) / radius_of(looked_at) if far.any() else 1.0,
         centre=_triple(points.mean(axis=0) + cloud.offset),
         extent=_triple(np.ptp(points, axis=0)),
         radius=radius,
@@ -104,60 +105,6 @@ def examine(cloud: PointCloud, seed: int = 0) -> Findings:
         up=likely_up(kept, seed),
         outward=None if cloud.normals is None else outward_share(points, cloud.normals),
     )
-
-
-def remarks(cloud: PointCloud, wanted: int | None) -> list[str]:
-    """What a user should know before a cloud is classified; cheap, and empty for an ordinary cloud.
-
-    Args:
-        cloud: what the model sees.
-        wanted: points of the clouds that it was trained on; None if unknown.
-    """
-    points, found = cloud.points.astype(np.float64), []
-    count = len(points)
-    if cloud.num_dropped:
-        found.append(f"points that are NaN or infinite were left out: {cloud.num_dropped}")
-    if wanted is not None and DENSITY * count < wanted:
-        found.append(f"has {count} points, the model was trained on {wanted}")
-    repeated = int(duplicate_points(points).sum())
-    if repeated > MANY_DUPLICATES * count:
-        found.append(f"{repeated} of {count} points repeat others")
-    if count >= FEWEST and singular_shares(points)[2] < FLAT:
-        found.append("the points lie in a plane, on a line or in one place")
-    distances = np.linalg.norm(points - np.median(points, axis=0), axis=1)
-    if distances.max() > SUSPECT * np.median(distances) and (far := isolated_points(points)).any():
-        share = _radius(points[~far]) / _radius(points)
-        found.append(f"{int(far.sum())} points lie far off; without them the radius would be {share:.0%}")
-    return found
-
-
-def treatment(
-    found: Findings, wanted: int | None, up_axis: str = "z", normalization: str = "unit_sphere"
-) -> list[str]:
-    """What predicting does with such a cloud, for a model with this metadata."""
-    done = []
-    if found.num_dropped:
-        done.append(f"{found.num_dropped:,} points that are NaN or infinite are left out")
-    if wanted is not None and found.num_points > wanted:
-        done.append(f"thinned at random from {found.num_points:,} to {wanted:,} points, as in training")
-    elif wanted is not None and found.num_points < wanted:
-        sparse = DENSITY * found.num_points < wanted
-        warned = "; so sparse a cloud may be named wrongly" if sparse else ""
-        done.append(f"all {found.num_points:,} points are used, the model was trained on {wanted:,}{warned}")
-    if normalization == "unit_sphere":
-        scale = f"divided by its radius of {found.radius:.4g}" if found.radius > 0 else "left at size 0"
-        done.append(f"moved to its mean and {scale}")
-    if found.up.axis == "x":
-        done.append("lies on its side: only y and z are tried as vertical axes, so turn it first")
-    elif found.up.axis not in ("unsure", up_axis):
-        done.append(f"turned from {found.up.axis} up to {up_axis} up, with --up {found.up.axis}")
-    else:
-        done.append(f"with --up auto, y and z are both tried; the model's own is {up_axis}")
-    if found.num_outliers:
-        done.append("outliers stay, and shrink the rest: --fix leaves them out")
-    if found.num_duplicates:
-        done.append("duplicates stay: --fix leaves them out")
-    return done
 
 
 def duplicate_points(points: Points) -> Mask:
@@ -227,14 +174,14 @@ def likely_up(points: Points, seed: int = 0) -> UpAxis:
         return UpAxis("unsure", f"{len(points)} distinct points are too few to tell")
     layers, halves = _support(points), _asymmetry(points)
     support, mirror = _clear(layers, SUPPORT_CLEAR), _clear(halves, MIRROR_CLEAR)
-    flat = f"a flat layer with {layers.max():.0%} of the points ends it"
+    flat = f"{layers.max():.0%} of the points lie in a flat layer at one end"
     if support and support == mirror:
         return UpAxis(support, f"its two halves differ most, and {flat}")
     if support and mirror:
-        return UpAxis("unsure", f"a flat layer ends {support}, but the two halves of {mirror} differ most")
+        return UpAxis("unsure", f"along {support}, {flat}, but the two halves of {mirror} differ most")
     if alone := _clear(halves, MIRROR_ALONE):
         return UpAxis(alone, "its two halves differ far more than those of the other axes")
-    return UpAxis("unsure", "no axis has both a flat layer at its end and two halves that differ")
+    return UpAxis("unsure", "no axis has both a flat layer at one end and two halves that differ")
 
 
 def _support(points: Points) -> NDArray[np.float64]:
@@ -271,7 +218,8 @@ def _sample(points: Points, count: int, rng: np.random.Generator) -> Points:
     return points if len(points) <= count else points[rng.choice(len(points), count, replace=False)]
 
 
-def _radius(points: Points) -> float:
+def radius_of(points: Points) -> float:
+    """``(P, 3)`` -> the distance of the farthest point from the mean."""
     return float(np.linalg.norm(points - points.mean(axis=0, dtype=np.float64), axis=1).max())
 
 

@@ -189,15 +189,32 @@ def test_doctor_finds_what_is_planted_and_fixes_it(saved, tmp_path, capsys):
     fixed = tmp_path / "fixed.ply"
     assert main(["doctor", str(tmp_path / "bad.xyz"), "--model", str(saved), "--fix", str(fixed)]) == 0
     shown = capsys.readouterr().out
-    rows = {line[:16].strip(): line[16:].strip() for line in shown.splitlines()}
-    assert (rows["points"], rows["duplicates"], rows["NaN or infinite"]) == ("310", "9", "1")
-    assert rows["outliers"].startswith("1; without them the radius would be 3%")
-    assert rows["trained on"] == "32 points, z up"
+    first, *lines = shown.splitlines()
+    assert first == f"{tmp_path / 'bad.xyz'}: 3 things are unusual."
+    assert [line[: line.index(":")] for line in lines[:3]] == [
+        "- 1 point lies far off; without it the radius would be 3% of what it is",
+        "- 9 of 310 points repeat others",
+        "- 1 point is NaN or infinite",
+    ]
+    rows = {line[:12].strip(): line[12:].strip() for line in lines}
+    assert (rows["points"], rows["trained on"]) == ("310", "32 points, z up")
     assert "thinned at random from 310 to 32 points" in shown
     np.testing.assert_allclose(pointvit.data.read_points(fixed).points, good, atol=1e-6)
     assert main(["doctor", str(fixed)]) == 0
-    shown = capsys.readouterr().out
-    assert "duplicates       0" in shown.replace("  duplicates", "duplicates")
+    assert capsys.readouterr().out.startswith(f"{fixed}: nothing unusual.\n")
+
+
+def test_doctor_sums_up_a_folder(saved, files, tmp_path, capsys):
+    for name in ("cut 1.xyz", "cut 2.xyz"):
+        (tmp_path / name).touch()
+    assert main(["doctor", *files, str(tmp_path / "cut*"), "nowhere.ply", "--model", str(saved)]) == 3
+    shown, errors = capsys.readouterr()
+    assert shown.splitlines()[0] == "6 files: 3 as usual, 3 not readable."
+    assert "Points: 40; the model was trained on 32." in shown
+    assert len(errors.splitlines()) == 2
+    assert errors.startswith(f"pointvit: 2 files cannot be read ({tmp_path / 'cut 1.xyz'}, ")
+    assert main(["doctor", str(tmp_path / "cut*")]) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_doctor_with_files_it_cannot_use(saved, files, image, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Forward passes and augmentation as on a GPU, without one: torch's fake tensors have a device, but no numbers.
+"""What a GPU would run, without one: torch's fake tensors have a device and a shape, but no numbers.
 
 They refuse what mixes devices, and what would make the host wait for a number of the device (``.item()``,
 ``bool(tensor)``, a shape that depends on values), both of which pass unnoticed on the CPU.

@@ -217,7 +217,9 @@ def test_an_error_stands_in_the_place_of_its_source(model, cloud, caplog):
 def test_far_off_points_are_told(model, caplog):
     far = np.concatenate([np.random.default_rng(0).normal(size=(60, 3)), [[300.0, 0, 0]]])
     model.predict(far)
-    assert caplog.messages == ["the cloud: 1 points lie far off; without them the radius would be 1%"]
+    assert caplog.messages == [
+        "the cloud: 1 point lies far off; without it the radius would be 1% of what it is"
+    ]
 
 
 def test_a_batch_holds_at_least_one_cloud(model, cloud):

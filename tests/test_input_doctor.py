@@ -14,11 +14,16 @@ from pointvit.input_doctor import (
     likely_up,
     neighbour_distance,
     outward_share,
-    remarks,
     singular_shares,
-    treatment,
 )
 from pointvit.input_files import find_files
+from pointvit.input_words import (
+    about_many,
+    about_one,
+    about_unreadable,
+    remarks,
+    treatment,
+)
 
 
 def ball(count: int = 1000, seed: int = 0) -> np.ndarray:
@@ -128,7 +133,8 @@ def test_extremes_have_findings_too(points):
     assert found.num_points == len(points)
     assert np.isfinite([found.radius, found.spacing, found.rest, *found.singular]).all()
     assert isinstance(remarks(cloud, 1), list)
-    assert all(treatment(found, 1024))
+    assert all(treatment(found, 1024, "z"))
+    assert all(about_one("a", found, 1024))
 
 
 def test_survey_coordinates_keep_their_centre():
@@ -136,16 +142,75 @@ def test_survey_coordinates_keep_their_centre():
     assert examine(cloud).centre[0] == pytest.approx(7_691_239.55, abs=0.1)
 
 
+def on_its_side() -> np.ndarray:
+    return mushroom()[:, [2, 0, 1]]
+
+
 def test_treatment_says_what_predicting_does():
-    found = examine(PointCloud(mushroom(), num_dropped=2))
+    found = examine(PointCloud(mushroom()))
     said = "\n".join(treatment(found, 256, "y"))
-    assert "2 points that are NaN or infinite are left out" in said
     assert "thinned at random from 1,000 to 256 points" in said
-    assert "turned from z up to y up, with --up z" in said
-    sparse = "\n".join(treatment(found, 8192, "z", "none"))
-    assert "the model was trained on 8,192; so sparse a cloud may be named wrongly" in sparse
-    assert "radius" not in sparse
-    assert "y and z are both tried" in sparse
+    assert "say --up z, which turns it to y up as in training" in said
+    same = "\n".join(treatment(found, 8192, "z", "none"))
+    assert "radius" not in same
+    assert "say --up z; --up auto, the default, tries y and z" in same
+    assert "in training" not in "\n".join(treatment(found, None, None))
+    assert "if you know which axis points up" in treatment(examine(PointCloud(ball())), None, None)[-1]
+    assert "--up" not in "\n".join(treatment(examine(PointCloud(on_its_side())), None, "z"))
+
+
+def test_one_cloud_in_words():
+    assert about_one("a.ply", examine(PointCloud(ball())), 1000) == ["a.ply: nothing unusual."]
+    lines = about_one("a.ply", examine(PointCloud(on_its_side(), num_dropped=1)), 8192)
+    assert lines == [
+        "a.ply: 3 things are unusual.",
+        "- 1 point is NaN or infinite: predicting leaves them out.",
+        "- 1,000 points, where the model was trained on 8,192: the answer may be wrong.",
+        "- x looks vertical, so that the object lies on its side: turn the file until y or z points up, as "
+        "--up knows no other.",
+    ]
+    far = np.concatenate([ball(), ball()[:1], [[50, 0, 0]]]).astype(np.float32)
+    first, outlier, repeated = about_one("a.ply", examine(PointCloud(far)), None)
+    assert first == "a.ply: 2 things are unusual."
+    assert outlier.startswith(
+        "- 1 point lies far off; without it the radius would be 2% of what it is: --fix"
+    )
+    assert repeated.startswith("- 1 of 1,002 points repeats another: --fix")
+    flat = about_one("a.ply", examine(PointCloud(ball() * np.float32([1, 1, 0]), normals=-ball())), None)
+    assert flat == [
+        "a.ply: 2 things are unusual.",
+        "- all points lie in a plane: look whether a dimension was lost.",
+        "- 100% of the normals point inwards: turn them round, if the model uses normals.",
+    ]
+
+
+def test_many_clouds_in_as_few_words_as_two():
+    usual, broken = examine(PointCloud(ball())), examine(PointCloud(mushroom()[:990], num_dropped=3))
+    lines = about_many({"a": usual, "b c": usual}, 0, None, None)
+    assert lines[:2] == ["2 files: nothing unusual.", "Points: 1,000."]
+    assert lines[2].startswith("Vertical axis, by the looks of each file: not clear in 2. Predicting tries")
+    assert lines[3:] == ["More about one of them: pointvit doctor a"]
+    many = about_many({"b c": usual} | {f"x {i}": broken for i in range(1200)}, 1, 8192, "y")
+    assert len(many) == len(lines) + 2
+    assert many[0] == "1,202 files: 1,201 unusual, 1 not readable."
+    assert many[1] == (
+        "- 1,200 files have points that are NaN or infinite (x 0, x 1, x 2 and 1,197 more): predicting "
+        "leaves them out."
+    )
+    assert many[2].startswith("- 1,201 files have far fewer points than the model was trained on (b c, x 0, ")
+    assert many[3] == "Points: 990 to 1,000; the model was trained on 8,192."
+    assert "z in 1,200, not clear in 1; the model's clouds are y up. " in many[4]
+    assert many[5] == "More about one of them: pointvit doctor 'x 0'"
+
+
+def test_files_that_cannot_be_read_are_told_by_reason():
+    same = [(name, ValueError(f"{name}: is cut short.")) for name in ("a", "b", "c", "d")]
+    other = [("e", ValueError("e holds no points.")), ("", FileNotFoundError("*.las: no file matches."))]
+    assert about_unreadable(same + other) == [
+        "4 files cannot be read (a, b, c and 1 more): is cut short.",
+        "e holds no points.",
+        "*.las: no file matches.",
+    ]
 
 
 def test_a_cleaned_cloud_is_an_ordinary_one():

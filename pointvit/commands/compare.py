@@ -41,7 +41,7 @@ def run(args: list[str]) -> int:
     parser.add_argument(
         "--data",
         default="shapes",
-        help="as data.name of pointvit fit: modelnet40, folder ...; default shapes",
+        help="modelnet40, modelnet10, scanobjectnn, shapes or folder, as data.name of pointvit fit",
     )
     parser.add_argument("--root", help="the data set's folder; only shapes needs none")
     parser.add_argument(

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
 from pointvit.commands.console import console
-from pointvit.commands.predict import PARTLY_DONE
+from pointvit.commands.predict import LONG, PARTLY_DONE
 
 if TYPE_CHECKING:
     from pointvit.data.io import PointCloud
@@ -27,7 +29,9 @@ def run(args: list[str]) -> int:
         description="Says what is installed and which back ends work; with files, what is unusual about "
         "their clouds and what is done about it.",
     )
-    parser.add_argument("files", nargs="*", help="files, folders or patterns, as for pointvit predict")
+    parser.add_argument(
+        "files", nargs="*", default=[], help="files, folders or patterns, as for pointvit predict"
+    )
     parser.add_argument("--model", help="hold the files against what this model was trained on")
     parser.add_argument(
         "--fix", help="write the one file without duplicates and outliers: .ply, .xyz or .npy"
@@ -44,7 +48,6 @@ def run(args: list[str]) -> int:
 
 
 def _examine_files(names: list[str], model_name: str | None, fix: str | None) -> int:
-    from pointvit.data.io import read_points
     from pointvit.input_cleaning import WRITERS
     from pointvit.input_files import find_files
     from pointvit.viewer.output import checked_name
@@ -54,23 +57,56 @@ def _examine_files(names: list[str], model_name: str | None, fix: str | None) ->
     if output is not None and len(files) != 1:
         raise ValueError(f"--fix writes one file, and {len(files)} are given")
     model = None if model_name is None else _point_encoder(model_name)
-    done = 0
-    for file in files:
+    if len(files) > 1:
+        return _examine_many(files, model)
+    [file] = files
+    if isinstance(file, Exception):
+        raise file
+    _examine_one(file, model, output)
+    return 0
+
+
+def _examine_one(file: str, model: ViT | None, output: Path | None) -> None:
+    from pointvit.data.io import read_points
+    from pointvit.input_doctor import examine
+    from pointvit.input_words import about_one
+
+    cloud = read_points(file)
+    found = examine(cloud)
+    rows = _finding_rows(found) + _model_rows(file, found, model)
+    if output is not None:
+        rows.append(("written", _fix(output, cloud)))
+    print(*about_one(file, found, _wanted(model)), "", sep="\n")
+    _print(rows)
+
+
+def _examine_many(files: list[str | Exception], model: ViT | None) -> int:
+    """Says what files have in common, with a bar on a terminal where it takes a while."""
+    from pointvit.data.io import read_points
+    from pointvit.input_doctor import examine
+    from pointvit.input_words import about_many, about_unreadable
+
+    terminal = Console(stderr=True)
+    quiet = len(files) < LONG or not terminal.is_terminal
+    found: dict[str, Findings] = {}
+    errors: list[tuple[str, Exception]] = []
+    for file in track(files, "examining", console=terminal, transient=True, disable=quiet):
         try:
             if isinstance(file, Exception):
                 raise file
-            cloud = read_points(file)
-            rows = _file_rows(file, cloud, model)
-            if output is not None:
-                rows.append(("written", _fix(output, cloud)))
+            found[file] = examine(read_points(file))
         except (ValueError, OSError, ImportError) as error:
-            print(f"pointvit: {error}", file=sys.stderr)
-            continue
-        if done:
-            console().print()
-        _print(rows)
-        done += 1
-    return 0 if done == len(files) else PARTLY_DONE if done else 2
+            errors.append((file if isinstance(file, str) else "", error))
+    if found:
+        up_axis = None if model is None else model.meta.up_axis
+        print(*about_many(found, len(errors), _wanted(model), up_axis), sep="\n", flush=True)
+    for line in about_unreadable(errors):
+        print(f"pointvit: {line}", file=sys.stderr)
+    return 0 if not errors else PARTLY_DONE if found else 2
+
+
+def _wanted(model: ViT | None) -> int | None:
+    return None if model is None else model.meta.num_points
 
 
 def _point_encoder(name: str) -> ViT:
@@ -84,13 +120,30 @@ def _point_encoder(name: str) -> ViT:
     return encoder
 
 
-def _file_rows(file: str, cloud: PointCloud, model: ViT | None) -> Rows:
-    from pointvit.input_doctor import examine, treatment
+def _finding_rows(found: Findings) -> Rows:
+    def numbers(values: tuple[float, ...]) -> str:
+        # Of what is nothing beside the cloud's size, only rounding would be shown.
+        return ", ".join(f"{value if abs(value) > 1e-6 * found.radius else 0:.5g}" for value in values)
 
-    found = examine(cloud)
-    rows = [("file", file), *_finding_rows(found)]
+    normals = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
+    up = "not clear" if found.up.axis == "unsure" else f"{found.up.axis} looks vertical"
+    return [
+        ("points", f"{found.num_points:,}"),
+        ("centre", numbers(found.centre)),
+        ("extent", f"{numbers(found.extent)}; radius {found.radius:.5g}"),
+        ("spacing", f"{found.spacing:.4g}, the median distance to the nearest neighbour"),
+        ("shape", f"{found.shape}, singular values {numbers(found.singular)}"),
+        ("normals", normals),
+        ("up axis", f"{up}: {found.up.reason}"),
+    ]
+
+
+def _model_rows(file: str, found: Findings, model: ViT | None) -> Rows:
+    from pointvit.input_words import treatment
+
+    rows = []
     if model is None:
-        done = treatment(found, None)
+        done = treatment(found, None, None)
     else:
         meta = model.meta
         count = "an unknown number of" if meta.num_points is None else f"{meta.num_points:,}"
@@ -99,32 +152,6 @@ def _file_rows(file: str, cloud: PointCloud, model: ViT | None) -> Rows:
             rows.append(("the model", _surest(file, model)))
         done = treatment(found, meta.num_points, meta.up_axis, meta.normalization)
     return rows + [("predicting" if i == 0 else "", line) for i, line in enumerate(done)]
-
-
-def _finding_rows(found: Findings) -> Rows:
-    from pointvit.input_doctor import MOSTLY_OUTWARD
-
-    def numbers(values: tuple[float, ...]) -> str:
-        return ", ".join(f"{value:.5g}" for value in values)
-
-    far = f"{found.num_outliers:,}"
-    if found.num_outliers:
-        far += f"; without them the radius would be {found.rest:.0%}"
-    away = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
-    if found.outward is not None and found.outward < MOSTLY_OUTWARD:
-        away += ": most point inwards"
-    return [
-        ("points", f"{found.num_points:,}"),
-        ("NaN or infinite", f"{found.num_dropped:,}"),
-        ("duplicates", f"{found.num_duplicates:,}"),
-        ("outliers", far),
-        ("centre", numbers(found.centre)),
-        ("extent", f"{numbers(found.extent)}; radius {found.radius:.5g}"),
-        ("spacing", f"{found.spacing:.4g}, the median distance to the nearest neighbour"),
-        ("shape", f"{found.shape}, singular values {numbers(found.singular)}"),
-        ("normals", away),
-        ("up axis", f"{found.up.axis}: {found.up.reason}"),
-    ]
 
 
 def _surest(file: str, model: ViT) -> str:

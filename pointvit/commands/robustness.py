@@ -37,11 +37,15 @@ def run(args: list[str]) -> int:
     parser.add_argument(
         "models",
         nargs="*",
+        default=[],  # without one it is shown as required
         help="saved model folders or training checkpoints (.ckpt), or NAME=PATH for a name in the tables",
     )
     parser.add_argument("--root", help="the data set whose test split is corrupted")
     parser.add_argument(
-        "--data", default="modelnet40", help="what is in --root, as data.name of pointvit fit"
+        "--data",
+        default="modelnet40",
+        help="what is in --root: modelnet40, modelnet10, scanobjectnn, shapes or folder, as data.name of "
+        "pointvit fit",
     )
     parser.add_argument("--up-axis", choices=["y", "z"], help="of --root, where it is not the usual one")
     parser.add_argument("--public", type=Path, help="folder with the public files, see data/README.md")

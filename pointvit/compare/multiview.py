@@ -31,7 +31,7 @@ from pointvit.compare.samples import Array
 from pointvit.export.parts import in_eval
 from pointvit.model import ViT
 from pointvit.tokenizers import ImageTokenizerConfig
-from pointvit.views import Mode, Rig, UpAxis, normalize_images, render_points
+from pointvit.views import Mode, Rig, UpAxis, check_view_size, normalize_images, render_points
 
 if TYPE_CHECKING:  # its package imports Lightning
     from pointvit.data.dataset import PointCloudDataset
@@ -96,12 +96,7 @@ def check_views(encoder: ViT, views: Views) -> None:
             "views need an encoder of images with three channels, got one of "
             f"{encoder.config.modality} with {tokenizer.in_chans}"
         )
-    height, width = tokenizer.patch_size
-    if views.size < 1 or views.size % height or views.size % width:
-        raise ValueError(
-            f"the size of the views must be a multiple of the encoder's patches, {height} x {width} pixels, "
-            f"got {views.size}"
-        )
+    check_view_size("the size of the views", views.size, tokenizer)
 
 
 def view_features(

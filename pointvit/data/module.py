@@ -64,7 +64,7 @@ class PointCloudDataModule(pl.LightningDataModule):
             name: ``modelnet40``, ``modelnet10``, ``scanobjectnn``, ``shapes`` (synthetic, made on first use)
                 or ``folder``.
             root: the data set's folder; only ``shapes`` has a default.
-            num_points: P.
+            num_points: points of each cloud, P.
             batch_size: clouds per step and device.
             val_fraction: share of every class of the training split that is held out for validation.
             augment: transforms of training batches, in order; RandomScaleTranslate by default, [] for none.

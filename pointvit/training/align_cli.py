@@ -13,7 +13,7 @@ from pointvit.checkpoints.writing import check_place, refuse_other_folder
 from pointvit.training.alignment import AlignmentData, PointAligner
 from pointvit.training.callbacks import BestCheckpoint
 from pointvit.training.checks import check_resumed, settings_of
-from pointvit.training.cli import PointVitCLI, SavedConfig, running, trainer_defaults
+from pointvit.training.cli import KEYS, PointVitCLI, SavedConfig, running, trainer_defaults, usage
 
 logger = logging.getLogger(__name__)
 KEPT = ("model", "pretrained", "settings", "lr", "weight_decay", "trunk_lr_scale")
@@ -81,8 +81,9 @@ def run_alignment(args: list[str]) -> None:
             trainer_defaults={**trainer_defaults(), "max_epochs": 2, "callbacks": callbacks},
             parser_kwargs={
                 "prog": "pointvit align",
+                "usage": usage("align", "--teacher CHECKPOINT --output FOLDER [--config FILE]"),
                 "description": "Teaches a point encoder, without labels, to give what a frozen image encoder "
-                "gives for rendered views of the same clouds.",
+                f"gives for rendered views of the same clouds. {KEYS}",
                 "exit_on_error": False,
             },
             args=args,

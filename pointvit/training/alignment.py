@@ -15,7 +15,7 @@ from pointvit.data.module import Batch, PointCloudDataModule
 from pointvit.model import ViT
 from pointvit.ops import knn
 from pointvit.training.agreement import PATCH_LOSSES, PairScores, contrastive_loss, cosine_loss
-from pointvit.training.checks import check_settings
+from pointvit.training.checks import check_clouds, check_record, check_settings
 from pointvit.training.initial import INITS, initialise
 from pointvit.training.optim import parameter_groups
 from pointvit.training.steps import SteppedModule, check_rates
@@ -89,13 +89,19 @@ class PointAligner(SteppedModule):
         """
         Args:
             teacher: a 2D ViT checkpoint, the image encoder to learn from.
-            teacher_init: ``scratch`` for the control: the same image encoder with random weights.
-            model: ``auto``, a point encoder on the trunk of ``pretrained``; or a name of
-                ``pointvit.list_models("pointvit")``.
+            teacher_init: ``pretrained``; or ``scratch`` for the control: the same image encoder with random
+                weights.
+            model: ``auto``, a point encoder on the trunk of ``pretrained``; or ``pointvit_tiny``,
+                ``pointvit_small``, ``pointvit_base``, ``pointvit_large`` or ``pointvit_huge``.
             pretrained: a checkpoint for the point encoder's trunk; the teacher's by default.
-            student_init: one of ``pointvit.training.INITS``; ``scratch`` is the other control.
+            student_init: what becomes of the trunk of ``pretrained``: ``pretrained``, it stays; ``scratch``,
+                the other control; ``shuffled`` or ``random_gaussian_like``, as model.init of pointvit fit.
             settings: further settings of the point encoder (``num_groups``, ``patch_drop_rate`` ...).
-            view_mode, num_views, view_size, view_rig: of the views; see :func:`pointvit.views.render_points`.
+            view_mode: how the clouds are drawn for the teacher.
+            num_views: pictures of each cloud.
+            view_size: pixels to a side, a multiple of the teacher's patch size.
+            view_rig: where the cameras stand: ``circle``, any number of them around the cloud; ``ten``, the
+                faces and upper corners of a cube; or ``dodecahedron``, its 20 corners.
             cosine: weight of the loss 1 - cosine between predicted and given class token.
             contrastive: weight of InfoNCE within the batch of one device; 0 leaves a loss out.
             temperature: of the contrastive loss.
@@ -138,7 +144,8 @@ class PointAligner(SteppedModule):
             checkpoint: of an earlier alignment that goes on, or None.
 
         Raises:
-            ValueError: for unknown settings, a teacher that encodes points, unreadable data or checkpoints.
+            ValueError: for unknown settings, a teacher that encodes points, unreadable data or checkpoints,
+                or other clouds, views or losses than those of the checkpoint.
         """
         if data.mix is not None:
             raise ValueError("data.mix makes clouds that no views were rendered of; leave it out here")
@@ -148,7 +155,7 @@ class PointAligner(SteppedModule):
             self.model = self._student(data, train, said)
         else:
             self.model = load_training_checkpoint(checkpoint).train()
-            _check_resumed(checkpoint, self.model.meta.source, self._record(said))
+            check_record(checkpoint, self.model.meta.source, self._record(said))
         self.model.trunk.grad_checkpointing = options["grad_checkpointing"]
         heads = {}
         if options["cosine"] or options["contrastive"]:
@@ -161,6 +168,8 @@ class PointAligner(SteppedModule):
         clouds = torch.cat([train.points, data.dataset("val").points])
         weights = {name: value for name, value in said.items() if name != "file"}  # which may be renamed
         self._store = TargetStore(Path(options["cache"]), teacher, weights, clouds, "patches" in heads)
+        if checkpoint is not None:
+            check_clouds(checkpoint, self._store.made_from["clouds"])
 
     def _teacher(self, up_axis: str) -> tuple[Teacher, dict[str, str | int]]:
         """The image encoder with its views, and what identifies its weights."""
@@ -294,19 +303,10 @@ class PointAligner(SteppedModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["pointvit"] = describe(self.model)
+        checkpoint["clouds"] = self._store.made_from["clouds"]
 
     def _data(self) -> AlignmentData:
         data = getattr(self.trainer, "datamodule", None)
         if not isinstance(data, AlignmentData):
             raise TypeError("PointAligner takes its clouds from AlignmentData: trainer.fit(module, data)")
         return data
-
-
-def _check_resumed(checkpoint: str | Path, before: dict[str, str], now: dict[str, str]) -> None:
-    """Refuses to go on with another teacher, other views or other losses than a checkpoint has."""
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise ValueError(
-                f"{checkpoint}: was made with {name} {before.get(name)}, asked for is {value}; go on with "
-                "the settings that it began with"
-            )

@@ -96,6 +96,26 @@ def check_transfer(checkpoint: str | Path, mode: str, options: dict[str, Any]) -
         )
 
 
+def check_record(checkpoint: str | Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses to go on with another teacher, other views or other losses than an alignment began with."""
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{checkpoint}: was made with {name} {before.get(name)}, asked for is {value}; go on with "
+                "the settings that it began with"
+            )
+
+
+def check_clouds(checkpoint: str | Path, clouds: str) -> None:
+    """Refuses to go on with other clouds, by their hash, than an alignment began with."""
+    # Checkpoints of earlier versions say nothing of their clouds.
+    if read_torch(Path(checkpoint)).get("clouds", clouds) != clouds:
+        raise ValueError(
+            f"{checkpoint}: was made from other clouds than data.root and the other settings of data give; "
+            "go on with those that it began with"
+        )
+
+
 def check_settings(settings: Mapping[str, Any], fixed: Mapping[str, int]) -> None:
     """Raises ValueError if a setting of the model contradicts what data and task make of it."""
     for name, value in fixed.items():

@@ -55,7 +55,8 @@ class PointClassifier(SteppedModule):
     ) -> None:
         """
         Args:
-            model: a name of ``pointvit.list_models("pointvit")``, or ``auto``: the trunk of ``pretrained``.
+            model: ``pointvit_tiny``, ``pointvit_small``, ``pointvit_base``, ``pointvit_large`` or
+                ``pointvit_huge``; or ``auto``, the trunk of ``pretrained``.
             pretrained: a 2D ViT checkpoint for the trunk, or nothing.
             settings: further settings of the model (``num_groups``, ``group_size``, ``drop_path_rate`` ...).
             lr: peak learning rate of AdamW.
@@ -69,9 +70,14 @@ class PointClassifier(SteppedModule):
             votes: in a test, score the mean over so many augmented copies of each cloud as well, under the
                 names test/oa_voted and test/macc_voted.
             seed: of dropout and stochastic depth, step by step, of voting, and of what ``init`` draws.
-            transfer: what learns, one of ``TRANSFER_MODES``; ``blocks=2`` is the mode ``blocks`` with k=2.
-            transfer_options: of that mode (``rank`` of ``lora``, ``tokenizer`` ...).
-            init: what becomes of what ``pretrained`` holds, one of ``INITS``.
+            transfer: what learns of the trunk: ``full``, ``frozen``, ``head``, ``norm``, ``bias``, ``lora``,
+                ``adapter``, ``prompt`` or ``blocks``; ``blocks=2`` is the last two (docs/transfer.md).
+            transfer_options: of that mode: ``rank``, ``alpha`` and ``mlp`` of lora, ``bottleneck`` and
+                ``scale`` of adapter, ``count`` of prompt, ``k`` of blocks; ``tokenizer`` of these, norm and
+                bias.
+            init: what becomes of what ``pretrained`` holds: ``pretrained``, it stays; ``scratch``, fresh
+                random weights; ``shuffled``, its numbers in random order; ``random_gaussian_like``, random
+                with its means and deviations.
             layer_decay: each block of the trunk learns more slowly than the next by this factor, in (0, 1].
             calibrate_tokens: give point tokens the mean and deviation of the checkpoint's image tokens.
         """

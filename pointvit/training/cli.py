@@ -39,6 +39,16 @@ CHATTER = (
     r"It is recommended to use `self.log\('train/loss'",
 )
 TIP = "💡 Tip"
+# Of each command: what its usage begins with, and what it does. Lightning's own usage lists all options.
+COMMANDS = {
+    "fit": ("[--config FILE]", "Trains a point classifier."),
+    "validate": (
+        "--ckpt_path CHECKPOINT [--config FILE]",
+        "Scores a checkpoint on the held-out part of the training split.",
+    ),
+    "test": ("--ckpt_path CHECKPOINT [--config FILE]", "Scores a checkpoint on the test split."),
+}
+KEYS = "In FILE, --model.KEY VALUE is KEY: VALUE under model. Of what is given twice, the later counts."
 # Options of the trainer that, when off, leave no use for a callback.
 SWITCHES: dict[str, type[Callback]] = {
     "logger": LearningRateMonitor,
@@ -64,6 +74,15 @@ class PointVitCLI(LightningCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """As LightningCLI's, with the many options of the trainer behind ours in the help."""
+        kinds = {"model": self.model_class, "data": self.datamodule_class, "trainer": self.trainer_class}
+        for group, kind in kinds.items():
+            assert kind is not None
+            parser.add_lightning_class_args(kind, group)
+        defaults = {name: value for name, value in self.trainer_defaults.items() if name != "callbacks"}
+        parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.seed", "model.seed")
@@ -123,6 +142,13 @@ class PointVitCLI(LightningCLI):
         self.model.build(self.datamodule, stage, self._get(self.config_init, "ckpt_path"))
 
 
+def usage(command: str, own: str) -> str:
+    """``("fit", "[--config FILE]")`` -> the usage of a command that has the three groups of options."""
+    indent = " " * len(f"usage: pointvit {command} ")
+    model, data, trainer = (f"[--{group}.KEY VALUE ...]" for group in ("model", "data", "trainer"))
+    return f"pointvit {command} {own}\n{indent}{model} {data}\n{indent}{trainer}"
+
+
 def trainer_defaults() -> dict[str, Any]:
     """Trainer arguments that a config may override."""
     return {
@@ -149,6 +175,10 @@ def run_lightning(args: list[str]) -> None:
     defaults = trainer_defaults()
     # jsonargparse then raises instead of printing its usage.
     raising: dict[str, Any] = {"exit_on_error": False}
+    commands = {
+        name: {"usage": usage(name, own), "description": f"{does} {KEYS}", **raising}
+        for name, (own, does) in COMMANDS.items()
+    }
     with running(defaults["callbacks"][0]):
         PointVitCLI(
             PointClassifier,
@@ -156,11 +186,7 @@ def run_lightning(args: list[str]) -> None:
             save_config_callback=SavedConfig,
             seed_everything_default=0,
             trainer_defaults=defaults,
-            parser_kwargs={
-                "prog": "pointvit",
-                **raising,
-                **dict.fromkeys(PointVitCLI.subcommands(), raising),
-            },
+            parser_kwargs={"prog": "pointvit", **raising, **commands},
             args=args,
         )
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from pointvit.diagnosis import fast_bf16
 from pointvit.model import ViT
 from pointvit.tokenizers import ImageTokenizerConfig
-from pointvit.views import Cameras, Mode, Rig, UpAxis, render_points
+from pointvit.views import Cameras, Mode, Rig, UpAxis, check_view_size, render_points
+from pointvit.views.shading import check_mode
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Views:
     up_axis: UpAxis = "z"
 
     def __post_init__(self) -> None:
-        self.render(torch.zeros(1, 1, 3))  # refuses modes, rigs and numbers of views that there are not
+        check_mode(self.mode)
+        self.cameras()  # refuses rigs, sizes and numbers of views that there are not
 
     def cameras(self) -> Cameras:
         return Cameras.from_rig(self.num_views, self.size, self.up_axis, self.rig)
@@ -58,11 +60,7 @@ class Teacher:
         if not isinstance(tokenizer, ImageTokenizerConfig) or tokenizer.in_chans != 3:
             what = f"{model.config.modality} of {tokenizer.in_chans} channels"
             raise ValueError(f"a teacher encodes images of 3 channels, which views are; this one {what}")
-        if any(views.size % side for side in tokenizer.patch_size):
-            raise ValueError(
-                f"model.view_size must be a multiple of the teacher's patch size {tokenizer.patch_size}, got "
-                f"{views.size}"
-            )
+        check_view_size("model.view_size", views.size, tokenizer)
         self.model, self.views = model.eval().requires_grad_(False), views
         self.grid = tuple(views.size // side for side in tokenizer.patch_size)
 

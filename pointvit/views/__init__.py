@@ -5,6 +5,7 @@ from pointvit.views.colors import normalize_images
 from pointvit.views.meshes import render_mesh, render_meshes
 from pointvit.views.points import render_points
 from pointvit.views.shading import FAR, MODES, Mode
+from pointvit.views.sizes import check_view_size
 
 __all__ = [
     "FAR",
@@ -16,6 +17,7 @@ __all__ = [
     "Rig",
     "UpAxis",
     "camera_rotations",
+    "check_view_size",
     "normalize_images",
     "render_mesh",
     "render_meshes",

@@ -377,6 +377,7 @@ BAD = {
     "no such file": (["nowhere.npz"], "nowhere.npz"),
     "too few objects": (["{image}", "--objects", "9"], "--objects must be at least 10"),
     "a part of a patch": (["{image}", "--view-size", "30"], "multiple of the encoder's patches, 8 x 8"),
+    "too large a view": (["{image}", "--view-size", "100000"], "the size of the views must be at most 400"),
     "no view": (["{image}", "--views", "0"], "--views must be at least 1"),
     "no common objects": (["{image}", "--meshes", "meshes"], "no objects in common"),
     "a mesh view of clouds": (["{image}", "--meshes", "clouds"], "has 24 point files and no mesh"),

@@ -426,7 +426,8 @@ def test_bad_input_is_said_in_one_sentence_before_anything_is_written(failing, t
     assert said.startswith(f"{folder}: a teacher encodes images")
     assert "no such file" in failing("--teacher", str(tmp_path / "none.safetensors"))
     assert "num_views of at least 1, got 0" in failing("--model.num_views", "0")
-    assert "multiple of the teacher's patch size (16, 16), got 40" in failing("--model.view_size", "40")
+    assert "multiple of the encoder's patches, 16 x 16 pixels, got 40" in failing("--model.view_size", "40")
+    assert "model.view_size must be at most 800" in failing("--model.view_size", "100000")
     assert "one must be positive" in failing("--model.cosine=0", "--model.contrastive=0", "--model.patch=0")
     assert "did you mean scratch" in failing("--model.student_init", "scrach")
     assert "unknown model.teacher_init" in failing("--model.teacher_init", "shuffled")
@@ -485,6 +486,19 @@ def test_going_on_with_other_settings_is_refused(command, failing, tmp_path):
     last = str(tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt")
     said = failing("--ckpt_path", last, "--model.patch", "0.25")
     assert said.startswith(f"{last}: was made with patch 0.5, asked for is 0.25")
+
+
+def test_going_on_with_other_clouds_is_refused(command, failing, tmp_path, write_clouds):
+    assert main([*command, "--trainer.max_epochs", "1"]) == 0
+    last = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
+    other = write_clouds(tmp_path / "other", ["ball", "plate", "rod", "slab", "cone"])
+    for option, value in (("root", str(other)), ("shapes_per_class", "3")):
+        said = failing("--ckpt_path", str(last), f"--data.{option}", value)
+        assert said.startswith(f"{last}: was made from other clouds than data.root")
+    checkpoint = torch.load(last, weights_only=True)
+    del checkpoint["clouds"]
+    torch.save(checkpoint, last)
+    assert main([*command, "--data.shapes_per_class", "3", "--ckpt_path", str(last)]) == 0
 
 
 def test_a_mixing_augmentation_is_refused(aligner, data):

@@ -234,8 +234,10 @@ def test_scale_standardises_and_keeps_constant_channels_at_zero(store, clouds):
 
 def test_bad_views_and_teachers():
     image = pointvit.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=1, num_classes=0)
-    with pytest.raises(ValueError, match="multiple of the teacher's patch size"):
+    with pytest.raises(ValueError, match="view_size must be a multiple of the encoder's patches, 16 x 16"):
         Teacher(image, Views(size=40))
+    with pytest.raises(ValueError, match=r"view_size must be at most 800 .* got 100000, as attention takes"):
+        Teacher(image, Views(size=100_000))
     with pytest.raises(ValueError, match="num_views of at least 1, got 0"):
         Views(num_views=0)
     with pytest.raises(ValueError, match="mode"):

@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pointvit import __version__
 from pointvit.config import near
 from pointvit.data.module import PointCloudDataModule
-from pointvit.training.cli import sentences, trainer_defaults
+from pointvit.training.cli import sentences, trainer_defaults, usage
 from pointvit.training.grid import options as given
 from pointvit.training.grid.cells import Plan
 from pointvit.training.grid.runner import CellClassifier
@@ -74,6 +74,7 @@ OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
 def make_parser() -> LightningArgumentParser:
     parser = LightningArgumentParser(
         prog="pointvit transfer",
+        usage=usage("transfer", "--config FILE [options of the grid]"),
         description="Trains a model from several initial states, in several transfer modes, on training sets "
         "of several sizes, with several seeds, and says whether the image weights helped. What is done is "
         "not done again.",
@@ -89,9 +90,9 @@ def make_parser() -> LightningArgumentParser:
         parser.add_argument(
             f"--{name}", type=Any, default=None, help="not used: cells have seeds of their own"
         )
-    parser.add_lightning_class_args(pl.Trainer, "trainer")
     parser.add_lightning_class_args(CellClassifier, "model")
     parser.add_lightning_class_args(PointCloudDataModule, "data")
+    parser.add_lightning_class_args(pl.Trainer, "trainer")
     defaults = {name: value for name, value in trainer_defaults().items() if name != "callbacks"}
     parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
     return parser
