@@ -187,7 +187,7 @@ def load_cloud(model: ViT, source: Any) -> Tensor:
     finite are left out, with a warning, as there is of a cloud with far fewer points than in training, and
     of what :func:`pointvit.input_words.remarks` finds.
     """
-    cloud, notes = _load(model, source, None)
+    cloud, notes = load_and_note(model, source)
     for note in notes:
         logger.warning("%s", note)
     return cloud
@@ -199,7 +199,7 @@ def into_frame(model: ViT, cloud: Tensor, up: str) -> Tensor:
     return NormalizeUnitSphere()(cloud) if model.meta.normalization == "unit_sphere" else cloud
 
 
-def _load(model: ViT, source: Any, format: str | None) -> tuple[Tensor, list[str]]:
+def load_and_note(model: ViT, source: Any, format: str | None = None) -> tuple[Tensor, list[str]]:
     """As :func:`load_cloud`, with the warnings beside it."""
     wanted, channels = model.meta.num_points, model.config.tokenizer.in_chans
     if isinstance(source, (str, os.PathLike)):
@@ -247,7 +247,7 @@ def _read_ahead(
 
     def load(source: Any) -> _Loaded | ValueError | OSError | ImportError:
         try:
-            return _framed(model, *_load(model, source, format), up, _name(source))
+            return _framed(model, *load_and_note(model, source, format), up, _name(source))
         except (ValueError, OSError, ImportError) as error:
             return error
 

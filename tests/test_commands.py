@@ -184,21 +184,22 @@ def test_predict_options_are_checked_before_the_work(files, tmp_path, capsys):
 def test_doctor_finds_what_is_planted_and_fixes_it(saved, tmp_path, capsys):
     good = np.random.default_rng(0).normal(size=(300, 3))
     good /= np.linalg.norm(good, axis=1, keepdims=True)
-    bad = np.concatenate([good, good[:9], [[40, 0, 0], [np.nan, 0, 0]]])
+    bad = np.concatenate([good, good[:49], [[40, 0, 0], [np.nan, 0, 0]]])
     np.savetxt(tmp_path / "bad.xyz", bad)
     fixed = tmp_path / "fixed.ply"
     assert main(["doctor", str(tmp_path / "bad.xyz"), "--model", str(saved), "--fix", str(fixed)]) == 0
-    shown = capsys.readouterr().out
+    shown, warned = capsys.readouterr()
+    assert warned == "", "what is unusual is said once"
     first, *lines = shown.splitlines()
     assert first == f"{tmp_path / 'bad.xyz'}: 3 things are unusual."
     assert [line[: line.index(":")] for line in lines[:3]] == [
         "- 1 point lies far off; without it the radius would be 3% of what it is",
-        "- 9 of 310 points repeat others",
+        "- 49 of 350 points repeat others",
         "- 1 point is NaN or infinite",
     ]
     rows = {line[:12].strip(): line[12:].strip() for line in lines}
-    assert (rows["points"], rows["trained on"]) == ("310", "32 points, z up")
-    assert "thinned at random from 310 to 32 points" in shown
+    assert (rows["points"], rows["trained on"]) == ("350", "32 points, z up")
+    assert "thinned at random from 350 to 32 points" in shown
     np.testing.assert_allclose(pointvit.data.read_points(fixed).points, good, atol=1e-6)
     assert main(["doctor", str(fixed)]) == 0
     assert capsys.readouterr().out.startswith(f"{fixed}: nothing unusual.\n")

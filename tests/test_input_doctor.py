@@ -169,13 +169,15 @@ def test_one_cloud_in_words():
         "- x looks vertical, so that the object lies on its side: turn the file until y or z points up, as "
         "--up knows no other.",
     ]
-    far = np.concatenate([ball(), ball()[:1], [[50, 0, 0]]]).astype(np.float32)
+    far = np.concatenate([ball(), ball()[:250], [[50, 0, 0]]]).astype(np.float32)
     first, outlier, repeated = about_one("a.ply", examine(PointCloud(far)), None)
     assert first == "a.ply: 2 things are unusual."
     assert outlier.startswith(
         "- 1 point lies far off; without it the radius would be 2% of what it is: --fix"
     )
-    assert repeated.startswith("- 1 of 1,002 points repeats another: --fix")
+    assert repeated.startswith("- 250 of 1,251 points repeat others: --fix")
+    few = examine(PointCloud(np.concatenate([ball(), ball()[:9]])))
+    assert about_one("a.ply", few, None) == ["a.ply: nothing unusual."]
     flat = about_one("a.ply", examine(PointCloud(ball() * np.float32([1, 1, 0]), normals=-ball())), None)
     assert flat == [
         "a.ply: 2 things are unusual.",

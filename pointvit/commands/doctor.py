@@ -121,14 +121,19 @@ def _point_encoder(name: str) -> ViT:
 
 
 def _finding_rows(found: Findings) -> Rows:
+    from pointvit.input_doctor import MANY_DUPLICATES
+
     def numbers(values: tuple[float, ...]) -> str:
         # Of what is nothing beside the cloud's size, only rounding would be shown.
         return ", ".join(f"{value if abs(value) > 1e-6 * found.radius else 0:.5g}" for value in values)
 
     normals = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
     up = "not clear" if found.up.axis == "unsure" else f"{found.up.axis} looks vertical"
+    few = 0 < found.num_duplicates <= MANY_DUPLICATES * found.num_points
+    repeats = [("duplicates", f"{found.num_duplicates:,}; --fix leaves them out")] if few else []
     return [
         ("points", f"{found.num_points:,}"),
+        *repeats,
         ("centre", numbers(found.centre)),
         ("extent", f"{numbers(found.extent)}; radius {found.radius:.5g}"),
         ("spacing", f"{found.spacing:.4g}, the median distance to the nearest neighbour"),
@@ -156,9 +161,10 @@ def _model_rows(file: str, found: Findings, model: ViT | None) -> Rows:
 
 def _surest(file: str, model: ViT) -> str:
     """Which vertical axis the model is surest with, and of what."""
-    from pointvit.inference import answers
+    from pointvit.inference import answer, load_and_note
 
-    sure = {up: next(answers(model, [file], 1, up)).classes[0] for up in ("y", "z")}
+    cloud, _ = load_and_note(model, file)  # what there is to note is said already
+    sure = {up: answer(model, cloud, 1, up, file).classes[0] for up in ("y", "z")}
     return "; ".join(f"{up} up: {name} {probability:.0%}" for up, (name, probability) in sure.items())
 
 

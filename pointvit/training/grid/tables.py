@@ -102,7 +102,8 @@ def search_table(searches: Sequence[Result], runs: Runs) -> Part:
     tried = sorted({result.cell.rate or 0.0 for result in searches})
     rows = []
     for arm in dict.fromkeys((result.cell.init, result.cell.mode) for result in searches):
-        found = {r.cell.rate: r.measured.val_best for r in searches if (r.cell.init, r.cell.mode) == arm}
+        own = [r for r in searches if (r.cell.init, r.cell.mode) == arm]
+        found = {r.cell.rate or 0.0: r.measured.val_best for r in own}
         rate = rates.get(arm)
         edge = "; at the end of what was tried" if rate in (min(found), max(found)) else ""
         shown = [f"{100 * found[rate]:.2f}" if rate in found else None for rate in tried]
