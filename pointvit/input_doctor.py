@@ -136,15 +136,17 @@ def isolated_points(points: Points, seed: int = 0) -> Mask:
 
 def neighbour_distance(points: Points, reference: Points, k: int) -> NDArray[np.float64]:
     """``(P, 3), (R, 3) -> (P,)``: to the k-th nearest of ``reference`` other than the point's own place."""
-    centre = reference.mean(axis=0, dtype=np.float64)
+    # About the median, which a single point at 1e9 leaves where most are.
+    centre = np.median(reference, axis=0)
     points, reference = points - centre, reference - centre
     squares = np.square(reference).sum(axis=1)
     found = np.empty(len(points))
     for start in range(0, len(points), 512):
         rows = points[start : start + 512]
-        apart = np.square(rows).sum(axis=1)[:, None] + squares - 2 * rows @ reference.T
+        both = np.square(rows).sum(axis=1)[:, None] + squares
+        apart = both - 2 * rows @ reference.T
         # Rounding leaves up to this much of a point's distance to itself.
-        apart[apart < 1e-13 * squares.max()] = np.inf
+        apart[apart <= 1e-13 * both] = np.inf
         place = min(k, len(reference) - 1) - 1
         found[start : start + 512] = np.partition(apart, place, axis=1)[:, place]
     return np.sqrt(found)
@@ -171,7 +173,7 @@ def likely_up(points: Points, seed: int = 0) -> UpAxis:
     """
     points = _sample(points[~duplicate_points(points)], 512, np.random.default_rng(seed))
     if len(points) < FEWEST:
-        return UpAxis("unsure", f"{len(points)} distinct points are too few to tell")
+        return UpAxis("unsure", f"fewer than {FEWEST} distinct points are too few to tell")
     layers, halves = _support(points), _asymmetry(points)
     support, mirror = _clear(layers, SUPPORT_CLEAR), _clear(halves, MIRROR_CLEAR)
     flat = f"{layers.max():.0%} of the points lie in a flat layer at one end"

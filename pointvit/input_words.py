@@ -6,10 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from pointvit.data.io import PointCloud
+from pointvit.data.io import PointCloud, printable
 from pointvit.input_doctor import (
     DENSITY,
     FEWEST,
@@ -73,6 +74,12 @@ def _inward(found: Findings, wanted: int | None) -> str:
     )
 
 
+def _few(found: Findings, wanted: int | None) -> str:
+    if found.num_points >= FEWEST or _sparse(found, wanted):  # which says it too
+        return ""
+    return f"there {'is' if found.num_points == 1 else 'are'} only {counted(found.num_points, 'point')}"
+
+
 def _sparse(found: Findings, wanted: int | None) -> str:
     few = wanted is not None and DENSITY * found.num_points < wanted
     return f"{counted(found.num_points, 'point')}, where the model was trained on {wanted:,}" if few else ""
@@ -88,6 +95,7 @@ KINDS = (
     Kind(_not_finite, "points that are NaN or infinite", "predicting leaves them out"),
     Kind(_flat, "all points in a plane, on a line or in one place", "look whether a dimension was lost"),
     Kind(_inward, "normals that point inwards", "turn them round, if the model uses normals"),
+    Kind(_few, f"fewer than {FEWEST} points", "look whether the file was cut short"),
     Kind(_sparse, "far fewer points than the model was trained on", "the answer may be wrong"),
     Kind(
         _lying,
@@ -111,9 +119,12 @@ def about_one(name: str, found: Findings, wanted: int | None) -> list[str]:
     """Lines on one cloud: what is unusual, and what to do about it."""
     said = unusual(found, wanted)
     if not said:
-        return [f"{name}: nothing unusual."]
+        return [f"{printable(name)}: nothing unusual."]
     things = "1 thing is" if len(said) == 1 else f"{len(said)} things are"
-    return [f"{name}: {things} unusual.", *(f"- {text}: {kind.advice}." for kind, text in said.items())]
+    return [
+        f"{printable(name)}: {things} unusual.",
+        *(f"- {text}: {kind.advice}." for kind, text in said.items()),
+    ]
 
 
 def about_many(
@@ -146,11 +157,12 @@ def about_many(
     words = {"z": "z", "y": "y", "x": "x", "unsure": "not clear"}
     likely = [f"{word} in {axes[axis]:,}" for axis, word in words.items() if axes[axis]]
     own = "" if up_axis is None else f"; the model's clouds are {up_axis} up"
+    example = shlex.quote(next(iter(odd), next(iter(clouds))))
     return [
         *lines,
         f"Points: {points}{trained}.",
         f"Vertical axis, by the looks of each file: {', '.join(likely)}{own}. {ANY_AXIS}",
-        f"More about one of them: pointvit doctor {shlex.quote(next(iter(odd), next(iter(clouds))))}",
+        f"More about one of them: pointvit doctor {printable(example)}",
     ]
 
 
@@ -158,7 +170,8 @@ def about_unreadable(errors: Sequence[tuple[str, Exception]]) -> list[str]:
     """``[(file, error), ...]`` -> a line for each reason, with the first of the files that share it."""
     groups: dict[str, list[tuple[str, Exception]]] = {}
     for name, error in errors:
-        groups.setdefault(str(error).replace(name, "", 1).lstrip(": "), []).append((name, error))
+        shown = printable(str(Path(name))) if name else ""  # as messages begin
+        groups.setdefault(str(error).removeprefix(shown).lstrip(": "), []).append((name, error))
     return [
         str(same[0][1])
         if len(same) == 1
@@ -181,10 +194,8 @@ def treatment(
     if normalization == "unit_sphere":
         scale = f"divided by its radius of {found.radius:.4g}" if found.radius > 0 else "left at size 0"
         done.append(f"moved to its mean and {scale}")
-    axis, auto = (
-        found.up.axis,
-        "--up auto, the default, tries y and z and takes the one the model is surer of",
-    )
+    axis = found.up.axis
+    auto = "--up auto, the default, tries y and z and takes the one the model is surer of"
     if axis == "unsure":
         done.append(f"{auto}; if you know which axis points up, say --up y or --up z")
     elif axis != "x":
@@ -209,10 +220,12 @@ def remarks(cloud: PointCloud, wanted: int | None) -> list[str]:
     repeated = int(duplicate_points(points).sum())
     if repeated > MANY_DUPLICATES * count:
         found.append(_repeats(repeated, count))
-    if count >= FEWEST and singular_shares(points)[2] < FLAT:
-        found.append("the points lie in a plane, on a line or in one place")
     distances = np.linalg.norm(points - np.median(points, axis=0), axis=1)
-    if distances.max() > SUSPECT * np.median(distances) and (far := isolated_points(points)).any():
+    suspect = distances.max() > SUSPECT * np.median(distances)
+    far = isolated_points(points) if suspect else np.zeros(count, dtype=np.bool_)
+    if count >= FEWEST and singular_shares(points[~far])[2] < FLAT:
+        found.append("the points lie in a plane, on a line or in one place")
+    if far.any():
         found.append(_far_off(int(far.sum()), radius_of(points[~far]) / radius_of(points)))
     return found
 
@@ -225,12 +238,13 @@ def counted(count: int, what: str) -> str:
 def examples(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - EXAMPLES:,} more" if len(names) > EXAMPLES else ""
-    return ", ".join(names[:EXAMPLES]) + more
+    return ", ".join(map(printable, names[:EXAMPLES])) + more
 
 
 def _far_off(count: int, share: float) -> str:
     lie, them = ("lies", "it") if count == 1 else ("lie", "them")
-    radius = f"the radius would be {share:.0%} of what it is"
+    percent = f"{share:.0%}" if share >= 0.005 else "less than 1%"
+    radius = f"the radius would be {percent} of what it is"
     return f"{counted(count, 'point')} {lie} far off; without {them} {radius}"
 
 

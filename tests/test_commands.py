@@ -216,6 +216,19 @@ def test_doctor_sums_up_a_folder(saved, files, tmp_path, capsys):
     assert errors.startswith(f"pointvit: 2 files cannot be read ({tmp_path / 'cut 1.xyz'}, ")
     assert main(["doctor", str(tmp_path / "cut*")]) == 2
     assert capsys.readouterr().out == ""
+    assert main(["doctor", "no 1.ply", "no 2.ply", "no 1.ply"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "pointvit: 2 files cannot be read (no 1.ply, no 2.ply): there is no such file.\n"
+    )
+    assert main(["doctor", files[0], str(tmp_path / "cloud 0*"), files[0]]) == 0
+    assert capsys.readouterr().out.startswith(f"{files[0]}: nothing unusual.\n"), "one file, named thrice"
+
+
+def test_doctor_shows_the_shape_of_clouds_in_any_unit(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", 5e6 * np.random.default_rng(0).normal(size=(300, 3)))
+    assert main(["doctor", str(tmp_path / "a.npy")]) == 0
+    assert "solid, singular values 1, 0.9" in capsys.readouterr().out
 
 
 def test_doctor_with_files_it_cannot_use(saved, files, image, tmp_path, capsys):

@@ -6,7 +6,8 @@ They refuse what mixes devices, and what would make the host wait for a number o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -45,6 +46,19 @@ def gpu() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+@contextmanager
+def half_precision(enabled: bool) -> Iterator[None]:
+    """bf16-mixed, by the switches themselves: without a GPU, torch.autocast leaves them off."""
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+        torch.clear_autocast_cache()
+
+
 def clouds() -> Tensor:
     return torch.empty(4, 256, 3, device="cuda")
 
@@ -64,19 +78,20 @@ def test_it_would_notice() -> None:
             bool(clouds().any())
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.filterwarnings("ignore:CUDA is not available:UserWarning")
-def test_encoders(name: str, train: bool, precision: str, moved: Callable[[nn.Module], nn.Module]) -> None:
+def test_encoders(
+    name: str, train: bool, dtype: torch.dtype, moved: Callable[[nn.Module], nn.Module]
+) -> None:
     variant, settings = MODELS[name]
     model = pointvit.create_model(variant, **settings).train(train)
-    with gpu(), torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16-mixed"):
+    with gpu(), half_precision(dtype == torch.bfloat16):
         model = moved(model)
         images = model.config.modality == "image"
         logits = model(torch.empty(4, 3, 224, 224, device="cuda") if images else clouds())
     assert logits.shape == (4, 5)
-    assert logits.device.type == "cuda"
+    assert (logits.device.type, logits.dtype) == ("cuda", dtype)
 
 
 @pytest.mark.parametrize("mode", ["lora", "adapter", "prompt", "norm", "head"])

@@ -1,5 +1,7 @@
 """Planted defects are found, and nothing is found where nothing is wrong."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,16 @@ def test_outliers_are_found_and_what_they_shrink_is_said(count):
 def test_a_dense_part_makes_no_outliers_of_the_rest():
     sparse_and_dense = np.concatenate([ball(700), 0.05 * ball(300, seed=1)])
     assert not isolated_points(sparse_and_dense).any()
+
+
+@pytest.mark.parametrize("far", [1e5, 1e9, 3e38])
+def test_an_outlier_however_far_makes_no_line_of_the_rest(far):
+    cloud = PointCloud(np.concatenate([ball(400), [[far, 0, 0]]]).astype(np.float32))
+    found = examine(cloud)
+    assert (found.num_outliers, found.shape) == (1, "solid")
+    assert found.spacing == pytest.approx(examine(PointCloud(ball(400))).spacing, rel=0.01)
+    said = "1 point lies far off; without it the radius would be less than 1% of what it is"
+    assert remarks(cloud, None) == [said]
 
 
 def test_distance_to_neighbours_against_a_plain_search():
@@ -178,6 +190,11 @@ def test_one_cloud_in_words():
     assert repeated.startswith("- 250 of 1,251 points repeat others: --fix")
     few = examine(PointCloud(np.concatenate([ball(), ball()[:9]])))
     assert about_one("a.ply", few, None) == ["a.ply: nothing unusual."]
+    assert about_one("a\n.ply", examine(PointCloud(ball(1))), None) == [
+        "a\\n.ply: 1 thing is unusual.",
+        "- there is only 1 point: look whether the file was cut short.",
+    ]
+    assert len(about_one("a.ply", examine(PointCloud(ball(1))), 1024)) == 2
     flat = about_one("a.ply", examine(PointCloud(ball() * np.float32([1, 1, 0]), normals=-ball())), None)
     assert flat == [
         "a.ply: 2 things are unusual.",
@@ -208,8 +225,10 @@ def test_many_clouds_in_as_few_words_as_two():
 def test_files_that_cannot_be_read_are_told_by_reason():
     same = [(name, ValueError(f"{name}: is cut short.")) for name in ("a", "b", "c", "d")]
     other = [("e", ValueError("e holds no points.")), ("", FileNotFoundError("*.las: no file matches."))]
-    assert about_unreadable(same + other) == [
+    here = [(f"./{name}", ValueError(f"{name}: an odd kind.")) for name in ("a", "d")]
+    assert about_unreadable(same + here + other) == [
         "4 files cannot be read (a, b, c and 1 more): is cut short.",
+        "2 files cannot be read (./a, ./d): an odd kind.",
         "e holds no points.",
         "*.las: no file matches.",
     ]
@@ -273,6 +292,21 @@ def test_what_stands_for_nothing_says_so_in_its_place(tree):
     assert file == "a.off"
     assert "empty: the folder holds no file ending in one of .off" in str(first)
     assert "*.las: no file matches this pattern" in str(second)
+
+
+def test_folders_that_cannot_be_read_are_told(tree, monkeypatch):
+    scan = os.scandir
+
+    def refusing(path):
+        if Path(path).name in ("c", ".hidden"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    (tree / "b" / ".hidden").mkdir()
+    monkeypatch.setattr(os, "scandir", refusing)
+    *files, error = find_files(["b"])
+    assert files == ["b/1.PLY", "b/2.xyz"]
+    assert str(error) == "b/c: the folder cannot be read (permission denied)."
 
 
 def test_what_is_being_written_is_not_read(tree):

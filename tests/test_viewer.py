@@ -207,7 +207,7 @@ def test_the_command_writes_a_page_and_a_picture(model, file, tmp_path, monkeypa
 
 
 BAD = {
-    "no such file": (["nowhere.npz"], "There is no file"),
+    "no such file": (["nowhere.npz"], "there is no such file"),
     "no point file": (["notes.md"], "unknown extension"),
     "damaged": (["damaged.npz"], "damaged.npz"),
     "no such model": (["cloud.xyz", "--model", "no_such_model"], "no_such_model"),

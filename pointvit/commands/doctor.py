@@ -53,7 +53,8 @@ def _examine_files(names: list[str], model_name: str | None, fix: str | None) ->
     from pointvit.viewer.output import checked_name
 
     output = None if fix is None else checked_name(fix, list(WRITERS))
-    files = find_files(names, leave_out=[] if output is None else [output])
+    found = find_files(list(dict.fromkeys(names)), leave_out=[] if output is None else [output])
+    files = list(dict.fromkeys(found))  # names may overlap
     if output is not None and len(files) != 1:
         raise ValueError(f"--fix writes one file, and {len(files)} are given")
     model = None if model_name is None else _point_encoder(model_name)
@@ -123,9 +124,9 @@ def _point_encoder(name: str) -> ViT:
 def _finding_rows(found: Findings) -> Rows:
     from pointvit.input_doctor import MANY_DUPLICATES
 
-    def numbers(values: tuple[float, ...]) -> str:
+    def numbers(values: tuple[float, ...], size: float = found.radius) -> str:
         # Of what is nothing beside the cloud's size, only rounding would be shown.
-        return ", ".join(f"{value if abs(value) > 1e-6 * found.radius else 0:.5g}" for value in values)
+        return ", ".join(f"{value if abs(value) > 1e-6 * size else 0:.5g}" for value in values)
 
     normals = "none" if found.outward is None else f"{found.outward:.0%} point away from the centre"
     up = "not clear" if found.up.axis == "unsure" else f"{found.up.axis} looks vertical"
@@ -137,7 +138,7 @@ def _finding_rows(found: Findings) -> Rows:
         ("centre", numbers(found.centre)),
         ("extent", f"{numbers(found.extent)}; radius {found.radius:.5g}"),
         ("spacing", f"{found.spacing:.4g}, the median distance to the nearest neighbour"),
-        ("shape", f"{found.shape}, singular values {numbers(found.singular)}"),
+        ("shape", f"{found.shape}, singular values {numbers(found.singular, 1)}"),
         ("normals", normals),
         ("up axis", f"{up}: {found.up.reason}"),
     ]

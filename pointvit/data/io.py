@@ -1,5 +1,6 @@
 """Files to points: pick the reader, drop bad rows, sample, centre, cast to float32."""
 
+import errno
 import os
 import stat
 import sys
@@ -112,7 +113,7 @@ def read_as(
     Args:
         shown: stands for the path in messages.
     """
-    shown = _printable(str(path)) if shown is None else shown
+    shown = printable(str(path)) if shown is None else shown
     ending = path.suffix.lower() if format is None else f".{format.lower().removeprefix('.')}"
     try:
         _check_file(path, ending)
@@ -120,14 +121,14 @@ def read_as(
         with np.errstate(over="ignore", invalid="ignore"):
             return convert(path, READERS[ending](path))
     except (FileNotFoundError, ImportError) as error:
-        raise type(error)(_printable(str(error).replace(str(path), shown))) from None
+        raise type(error)(printable(str(error).replace(str(path), shown))) from None
     except BaseException as error:
         # Libraries raise what they like on damaged files; a panic of lazrs is not even an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if isinstance(error, ValueError) and str(path) in str(error):
-            raise ValueError(_printable(str(error).replace(str(path), shown))) from None
-        raise ValueError(_printable(_sentence(path, shown, ending, error))) from error
+            raise ValueError(printable(str(error).replace(str(path), shown))) from None
+        raise ValueError(printable(_sentence(path, shown, ending, error))) from error
 
 
 def unit_sphere(points: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -178,12 +179,15 @@ def _sentence(path: Path, shown: str, ending: str, error: BaseException) -> str:
     """One sentence that names the file, of an error that does not."""
     if isinstance(error, MemoryError):
         return f"{shown} asks for more memory than there is; it is damaged, or too large for this machine."
+    # An invalid argument is the place in the file that a damaged one points to.
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return f"{shown}: cannot be read ({os.strerror(error.errno).lower()})."
     reason = " ".join(str(error).replace(str(path), shown).split())[:200].rstrip(".")
     reason = reason if reason and isinstance(error, ValueError) else f"{type(error).__name__}: {reason}"
     return f"{shown} cannot be read, is damaged, cut short or not a plain {ending} file ({reason})."
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text, with signs that a terminal would act on, or cannot show, written out."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
@@ -192,7 +196,7 @@ def _check_file(path: Path, ending: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise FileNotFoundError(f"There is no file {path}.") from None
+        raise FileNotFoundError(f"{path}: there is no such file.") from None
     if stat.S_ISDIR(mode):
         raise ValueError(
             f"{path} is a folder; expected one file (PointCloudFolder reads a folder of class folders)."

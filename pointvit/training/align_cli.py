@@ -25,7 +25,9 @@ class AlignCLI(PointVitCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.seed", "model.seed")
-        parser.add_argument("--teacher", type=str, default="", help="a 2D ViT checkpoint to learn from")
+        parser.add_argument(
+            "--teacher", type=str, default="", help="a 2D ViT checkpoint to learn from; it must be given"
+        )
         parser.link_arguments("teacher", "model.teacher")
         parser.add_argument("--output", type=str, required=True, help="folder for the aligned point encoder")
         parser.add_argument(

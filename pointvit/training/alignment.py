@@ -19,7 +19,7 @@ from pointvit.training.checks import check_clouds, check_record, check_settings
 from pointvit.training.initial import INITS, initialise
 from pointvit.training.optim import parameter_groups
 from pointvit.training.steps import SteppedModule, check_rates
-from pointvit.training.targets import Scale, Targets, TargetStore
+from pointvit.training.targets import Scale, Targets, TargetStore, fingerprint
 from pointvit.training.teacher import Teacher, Views
 from pointvit.variants import create_model, create_with_report
 from pointvit.views import Mode, UpAxis
@@ -155,7 +155,9 @@ class PointAligner(SteppedModule):
             self.model = self._student(data, train, said)
         else:
             self.model = load_training_checkpoint(checkpoint).train()
-            check_record(checkpoint, self.model.meta.source, self._record(said))
+            meta = self.model.meta
+            before = {**meta.source, "up_axis": meta.up_axis}
+            check_record(checkpoint, before, {**self._record(said), "up_axis": train.up_axis})
         self.model.trunk.grad_checkpointing = options["grad_checkpointing"]
         heads = {}
         if options["cosine"] or options["contrastive"]:
@@ -168,8 +170,10 @@ class PointAligner(SteppedModule):
         clouds = torch.cat([train.points, data.dataset("val").points])
         weights = {name: value for name, value in said.items() if name != "file"}  # which may be renamed
         self._store = TargetStore(Path(options["cache"]), teacher, weights, clouds, "patches" in heads)
+        # Of the training clouds alone: with another val_fraction, all clouds together are the same.
+        self._learnt_from = fingerprint(train.points)
         if checkpoint is not None:
-            check_clouds(checkpoint, self._store.made_from["clouds"])
+            check_clouds(checkpoint, self._learnt_from)
 
     def _teacher(self, up_axis: str) -> tuple[Teacher, dict[str, str | int]]:
         """The image encoder with its views, and what identifies its weights."""
@@ -303,7 +307,7 @@ class PointAligner(SteppedModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["pointvit"] = describe(self.model)
-        checkpoint["clouds"] = self._store.made_from["clouds"]
+        checkpoint["learnt_from"] = self._learnt_from
 
     def _data(self) -> AlignmentData:
         data = getattr(self.trainer, "datamodule", None)

@@ -41,9 +41,12 @@ def settings_of(checkpoint: Path, module: type, command: str) -> dict[str, Any]:
     """The settings that a checkpoint's module was made with.
 
     Raises:
-        ValueError: if it is of another class than ``module``, and so not of this command.
+        ValueError: if it is of another class than ``module``, and so not of this command, or of no training.
     """
-    known = read_torch(checkpoint).get("hyper_parameters", {})
+    content = read_torch(checkpoint)
+    known = content.get("hyper_parameters", {}) if isinstance(content, dict) else None
+    if not isinstance(known, dict):
+        raise ValueError(f"{checkpoint}: expected a checkpoint of pointvit's training; it has no settings")
     saved = {name: value for name, value in known.items() if not name.startswith("_")}  # Lightning's own
     if foreign := sorted(saved.keys() - inspect.signature(module).parameters.keys()):
         raise ValueError(
@@ -107,9 +110,9 @@ def check_record(checkpoint: str | Path, before: Mapping[str, str], now: Mapping
 
 
 def check_clouds(checkpoint: str | Path, clouds: str) -> None:
-    """Refuses to go on with other clouds, by their hash, than an alignment began with."""
+    """Refuses to go on with other training clouds, by their hash, than an alignment began with."""
     # Checkpoints of earlier versions say nothing of their clouds.
-    if read_torch(Path(checkpoint)).get("clouds", clouds) != clouds:
+    if read_torch(Path(checkpoint)).get("learnt_from", clouds) != clouds:
         raise ValueError(
             f"{checkpoint}: was made from other clouds than data.root and the other settings of data give; "
             "go on with those that it began with"

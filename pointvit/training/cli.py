@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,7 @@ class PointVitCLI(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """As LightningCLI's, with the many options of the trainer behind ours in the help."""
         kinds = {"model": self.model_class, "data": self.datamodule_class, "trainer": self.trainer_class}
-        for group, kind in kinds.items():
-            assert kind is not None
-            parser.add_lightning_class_args(kind, group)
-        defaults = {name: value for name, value in self.trainer_defaults.items() if name != "callbacks"}
-        parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
+        add_groups(parser, kinds, self.trainer_defaults)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.seed", "model.seed")
@@ -140,6 +136,15 @@ class PointVitCLI(LightningCLI):
 
     def _build(self, stage: str) -> None:
         self.model.build(self.datamodule, stage, self._get(self.config_init, "ckpt_path"))
+
+
+def add_groups(
+    parser: LightningArgumentParser, kinds: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    """Adds the options of classes, in the order of the help; ``defaults`` are those of the trainer."""
+    for group, kind in kinds.items():
+        parser.add_lightning_class_args(kind, group)
+    parser.set_defaults({f"trainer.{name}": of for name, of in defaults.items() if name != "callbacks"})
 
 
 def usage(command: str, own: str) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -89,6 +89,11 @@ class Scale:
         return (values - self.mean.to(values.device)) / self.std.to(values.device)
 
 
+def fingerprint(clouds: Tensor) -> str:
+    """``(N, P, 3+)`` -> a hash of these clouds, whose order does not matter."""
+    return _hash_of(np.unique(_digests(clouds)))
+
+
 def sample_patches(patches: Tensor, points: Tensor, seen: Tensor, cameras: Cameras) -> Tensor:
     """``(B, V, h, w, D), (B, G, 3), (B, V, G) -> (B, G, D)``: patch tokens where points fall in the views.
 
@@ -131,7 +136,7 @@ class TargetStore:
             **asdict(views),
             "image_mean": meta.image_mean,
             "image_std": meta.image_std,
-            "clouds": hashlib.sha256("".join(self._unique).encode()).hexdigest(),
+            "clouds": _hash_of(self._unique),
             # Whatever changes the pictures changes the key, also where nobody thought of it.
             "rendered": _digests((255 * views.render(clouds[self._first[:1]])).round().byte())[0],
             "pointvit": __version__,
@@ -242,6 +247,10 @@ class TargetStore:
         patches = (count, views, *self.teacher.grid, self.teacher.model.embed_dim)
         seen = (count, views, self.clouds.shape[1])
         return [(count, self.teacher.width), *((patches, seen) if self.patches else (None, None))]
+
+
+def _hash_of(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _digests(values: Tensor) -> list[str]:

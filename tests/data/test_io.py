@@ -1,4 +1,5 @@
 import builtins
+import errno
 import os
 import subprocess
 import sys
@@ -219,10 +220,20 @@ def test_pickled_array_is_not_run(tmp_path):
 
 
 def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no file"):
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
         read_points(tmp_path / "none.ply")
     with pytest.raises(ValueError, match="is a folder"):
         read_points(tmp_path)
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setitem(READERS, ".xyz", refuse)
+    (tmp_path / "a.xyz").touch()
+    with pytest.raises(ValueError, match=r"a\.xyz: cannot be read \(permission denied\)\.$"):
+        read_points(tmp_path / "a.xyz")
 
 
 def test_num_samples_below_one_is_refused(tmp_path):

@@ -1,7 +1,8 @@
 """Farthest point sampling and neighbour searches: exact indices, on every back end."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,6 +235,24 @@ def test_chunks_change_nothing(cloud: str, chunk: int, backend: str, monkeypatch
     monkeypatch.setattr(numpy_backend, "_BLOCK", 1 + chunk // 70)
     assert torch.equal(knn(queries, points, 9, lengths, backend), whole[0])
     assert torch.equal(ball_query(queries, points, 0.3, 9, lengths, backend), whole[1])
+
+
+@pytest.mark.parametrize(("least", "parts"), [(0, 5), (1 << 23, 1)])
+def test_threads_change_nothing(least: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, lengths = CLOUDS["padded with NaN"]
+    queries = points.nan_to_num()[:, :30]
+    whole = knn(queries, points, 9, lengths, "reference")
+    used, in_threads = [], numpy_backend.in_threads
+
+    def recorded(work: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        used.append(len(pieces))
+        return in_threads(work, pieces)
+
+    monkeypatch.setattr(numpy_backend, "in_threads", recorded)
+    monkeypatch.setattr(numpy_backend, "_SEARCH_WORTH_A_THREAD", least)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert torch.equal(knn(queries, points, 9, lengths, "numpy"), whole)
+    assert used == [parts]
 
 
 def test_no_more_distances_at_a_time_than_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

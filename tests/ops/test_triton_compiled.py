@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 triton = pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is the interpreter")
+backends = pytest.importorskip("triton.backends").backends
+pytestmark = [
+    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is the interpreter"),
+    pytest.mark.skipif("nvidia" not in backends, reason="this Triton compiles for other GPUs"),
+]
 
 INTEGERS = ("count", "size", "stride", "groups", "center_stride", "most")
 ONE = dict.fromkeys(("count", "size", "stride"), 1)

@@ -486,17 +486,22 @@ def test_going_on_with_other_settings_is_refused(command, failing, tmp_path):
     last = str(tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt")
     said = failing("--ckpt_path", last, "--model.patch", "0.25")
     assert said.startswith(f"{last}: was made with patch 0.5, asked for is 0.25")
+    said = failing("--ckpt_path", str(last), "--data.up_axis", "y")
+    assert said.startswith(f"{last}: was made with up_axis z, asked for is y")
+    torch.save([1], tmp_path / "list.ckpt")
+    said = failing("--ckpt_path", str(tmp_path / "list.ckpt"))
+    assert said.endswith("list.ckpt: expected a checkpoint of pointvit's training; it has no settings")
 
 
 def test_going_on_with_other_clouds_is_refused(command, failing, tmp_path, write_clouds):
     assert main([*command, "--trainer.max_epochs", "1"]) == 0
     last = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
     other = write_clouds(tmp_path / "other", ["ball", "plate", "rod", "slab", "cone"])
-    for option, value in (("root", str(other)), ("shapes_per_class", "3")):
+    for option, value in (("root", str(other)), ("shapes_per_class", "3"), ("val_fraction", "0.5")):
         said = failing("--ckpt_path", str(last), f"--data.{option}", value)
         assert said.startswith(f"{last}: was made from other clouds than data.root")
     checkpoint = torch.load(last, weights_only=True)
-    del checkpoint["clouds"]
+    del checkpoint["learnt_from"]
     torch.save(checkpoint, last)
     assert main([*command, "--data.shapes_per_class", "3", "--ckpt_path", str(last)]) == 0
 

@@ -307,6 +307,9 @@ def test_checkpoint_that_is_not_there_or_not_ours(failing, tmp_path):
     torch.save({"state_dict": {"weight": torch.ones(2)}}, tmp_path / "foreign.ckpt")
     said = failing("test", "--ckpt_path", str(tmp_path / "foreign.ckpt"))
     assert "expected a checkpoint of pointvit's training" in said
+    torch.save([1], tmp_path / "list.ckpt")
+    said = failing("fit", "--ckpt_path", str(tmp_path / "list.ckpt"))
+    assert said.endswith("list.ckpt: expected a checkpoint of pointvit's training; it has no settings")
 
 
 def test_pretrained_file_is_missing(failing, tmp_path):

@@ -72,6 +72,16 @@ def test_options_name_all_that_they_take(help_of, command, option, names):
     assert [name for name in names if f"``{name}``" not in said] == []
 
 
+@pytest.mark.parametrize(("option", "names"), [("modes", TRANSFER_MODES), ("init", [*INITS, "--start"])])
+def test_options_of_the_grid_name_all_that_they_take(help_of, option, names):
+    said = entry(help_of("transfer"), option)
+    assert set(names) <= set(re.findall(r"[\w-]+", said))
+
+
+def test_the_teacher_is_not_called_optional(help_of):
+    assert entry(help_of("align"), "teacher").endswith("it must be given")
+
+
 @pytest.mark.parametrize("command", ["compare", "robustness"])
 def test_commands_beside_training_name_the_data_sets(help_of, command):
     found = re.search(r"--data DATA +(.*?)\(default", help_of(command), re.S)

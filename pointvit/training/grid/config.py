@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pointvit import __version__
 from pointvit.config import near
 from pointvit.data.module import PointCloudDataModule
-from pointvit.training.cli import sentences, trainer_defaults, usage
+from pointvit.training.cli import add_groups, sentences, trainer_defaults, usage
 from pointvit.training.grid import options as given
 from pointvit.training.grid.cells import Plan
 from pointvit.training.grid.runner import CellClassifier
@@ -41,8 +41,14 @@ FREE = {
 CUTS = {"fast_dev_run": False, "max_time": None, "overfit_batches": 0}
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
-    ("modes", str | None, None, "transfer modes, with commas; default full"),
-    ("init", str | None, None, "initial states, with commas; default pretrained,scratch,shuffled"),
+    ("modes", str | None, None, f"transfer modes, with commas: {', '.join(TRANSFER_MODES)}; default full"),
+    (
+        "init",
+        str | None,
+        None,
+        f"initial states, with commas: {', '.join(INITS)}, or one of --start; default "
+        "pretrained,scratch,shuffled",
+    ),
     ("arms", str | None, None, "single arms instead: init:mode or init:mode@SIZE, with commas"),
     (
         "shapes-per-class",
@@ -90,11 +96,8 @@ def make_parser() -> LightningArgumentParser:
         parser.add_argument(
             f"--{name}", type=Any, default=None, help="not used: cells have seeds of their own"
         )
-    parser.add_lightning_class_args(CellClassifier, "model")
-    parser.add_lightning_class_args(PointCloudDataModule, "data")
-    parser.add_lightning_class_args(pl.Trainer, "trainer")
-    defaults = {name: value for name, value in trainer_defaults().items() if name != "callbacks"}
-    parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
+    kinds = {"model": CellClassifier, "data": PointCloudDataModule, "trainer": pl.Trainer}
+    add_groups(parser, kinds, trainer_defaults())
     return parser
 
 

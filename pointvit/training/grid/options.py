@@ -115,7 +115,14 @@ def of_arms(option: str, texts: Sequence[str], arms: Collection[Arm], mark: str)
 
 def given_rates(texts: Sequence[str], arms: Collection[Arm]) -> dict[str, tuple[float, ...]]:
     """``["pretrained:full=1e-4,1e-3"]`` -> learning rates of single arms."""
-    return {name: rates(value, "--rate") for name, value in of_arms("--rate", texts, arms, "=")}
+    found: dict[str, tuple[float, ...]] = {}
+    for name, value in of_arms("--rate", texts, arms, "="):
+        if name in found:
+            raise ValueError(
+                f"--rate {name} is given twice; give the rates to try with commas: {name}=1e-4,1e-3"
+            )
+        found[name] = rates(value, "--rate")
+    return found
 
 
 def compared(text: str | None, arms: Collection[Arm]) -> list[Pair]:

@@ -35,6 +35,9 @@ def test_what_belongs_to_arms():
         "pretrained:blocks=2": (3e-4,),
         "pretrained:full": (1e-3, 1e-2),
     }
+    assert given.given_rates(["scratch:full=1e-3,0.001"], [Arm("scratch", "full", (5,))]) == {
+        "scratch:full": (1e-3,)
+    }
     assert given.of_arms("--set", ["pretrained:blocks=2/model.lr=1"], ARMS, "/") == [
         ("pretrained:blocks=2", "model.lr=1")
     ]
@@ -84,6 +87,14 @@ def test_shares_count_from_one():
         (
             lambda: given.given_rates(["pretrained:ful=1"], ARMS),
             "begins with no arm of this grid; did you mean",
+        ),
+        (
+            lambda: given.given_rates(["pretrained:full=1e-4", "pretrained:full=1e-3"], ARMS),
+            "--rate pretrained:full is given twice; give the rates to try with commas",
+        ),
+        (
+            lambda: given.given_rates(["pretrained:full=1e-4,"], ARMS),
+            "--rate must be a list with commas and no empty part",
         ),
         (
             lambda: given.given_rates(["pretrained:full=0"], ARMS),
