@@ -238,6 +238,7 @@ def test_doctor_with_files_it_cannot_use(saved, files, image, tmp_path, capsys):
     for options, message in (
         (["--fix", "x.ply"], "need a file"),
         ([files[0], "--fix", str(tmp_path / "x.las")], "ending in .ply or .xyz or .npy"),
+        ([files[0], "--fix", f"{tmp_path}/./{Path(files[0]).name}"], "itself; name another file"),
         ([files[0], files[1], "--fix", str(tmp_path / "x.ply")], "writes one file, and 2 are given"),
         ([files[0], "--model", "no_such_model"], "no_such_model"),
     ):

@@ -63,6 +63,8 @@ def _examine_files(names: list[str], model_name: str | None, fix: str | None) ->
     [file] = files
     if isinstance(file, Exception):
         raise file
+    if output is not None and output.resolve() == Path(file).resolve():
+        raise ValueError(f"--fix would write over {file} itself; name another file")
     _examine_one(file, model, output)
     return 0
 
